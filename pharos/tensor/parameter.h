@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
@@ -74,6 +75,9 @@ void declare(Parameter& parameter, at::ScalarType dtype, const comm::Mesh& mesh,
 /// Allocates `parameter.data` on `device` and fills it with the initial values of its pieces, drawn from
 /// (seed, piece name, global index): bitwise the same model in every layout.
 void materialize(Parameter& parameter, at::Device device, std::uint64_t seed, const comm::Mesh& mesh, std::int64_t rank);
+
+/// Allocates `parameter.data` on `device`, zeroed: for values that come from a file.
+void allocate(Parameter& parameter, at::Device device, const comm::Mesh& mesh, std::int64_t rank);
 
 /// Number of logical elements over all pieces, without padding.
 std::int64_t num_elements(const Parameter& parameter);
