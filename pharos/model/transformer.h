@@ -1,0 +1,97 @@
+// A decoder-only transformer as plain structs of layers, built from ModelConfig for the part of the model that one
+// rank's stage holds.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "pharos/comm/mesh.h"
+#include "pharos/config/run_config.h"
+#include "pharos/nn/attention.h"
+#include "pharos/nn/embedding.h"
+#include "pharos/nn/mlp.h"
+#include "pharos/nn/norm.h"
+#include "pharos/nn/rotary.h"
+#include "pharos/tensor/parameter.h"
+
+namespace pharos::model {
+
+/// What a stage holds: layers [first_layer, first_layer + num_layers), and the two ends of the model or not.
+struct Stage {
+  std::int64_t first_layer = 0;
+  std::int64_t num_layers = 0;
+  bool embedding = true;
+  bool output = true;
+};
+
+/// All layers on one stage.
+Stage whole_model(const config::ModelConfig& config);
+
+struct TransformerLayer {
+  std::int64_t number = 1;  ///< 1-based, over the whole model
+  nn::Norm input_layernorm;
+  nn::SelfAttention self_attention;
+  nn::Norm pre_mlp_layernorm;
+  nn::Mlp mlp;
+  double hidden_dropout = 0;
+
+  /// hidden: [batch, tokens, hidden] -> the same shape.
+  at::Tensor forward(const at::Tensor& hidden, const nn::RotaryAngles* angles, const nn::ForwardContext& context, std::size_t index) const;
+};
+
+/// Observes activations by name ("embed", "layer.0", …, "final_norm") for checks against a reference.
+using ActivationTap = std::function<void(const std::string& name, const at::Tensor& value)>;
+
+class Transformer {
+ public:
+  /// Declares every parameter on the meta device; nothing is allocated. `config` must be valid and complete.
+  Transformer(const config::ModelConfig& config, const Stage& stage, const comm::Mesh& mesh, std::int64_t rank);
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  const config::ModelConfig& config() const { return config_; }
+  const comm::Mesh& mesh() const { return mesh_; }
+  std::int64_t rank() const { return rank_; }
+
+  /// Every parameter once, in the order of the forward pass; addresses are stable.
+  std::vector<tensor::Parameter*> parameters();
+
+  /// Allocates and fills the parameters from `seed`.
+  void materialize(at::Device device, std::uint64_t seed);
+  /// Allocates the parameters, zeroed, for weights that come from a file.
+  void allocate(at::Device device);
+
+  /// tokens: int64 [batch, tokens] on the first stage, else the hidden states [batch, tokens, hidden] of the stage before.
+  /// Returns the hidden states [batch, tokens, hidden], after the last norm on the last stage.
+  at::Tensor hidden_states(const at::Tensor& input, const nn::ForwardContext& context) const;
+
+  /// hidden: as hidden_states() returns them on the last stage. Returns logits [batch, tokens, padded vocabulary].
+  at::Tensor logits(const at::Tensor& hidden) const;
+
+  /// Cross entropy of each token, float32 [batch, tokens]. labels: int64 [batch, tokens].
+  at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& labels) const;
+
+  /// An empty cache for `batch` sequences of at most `capacity` tokens.
+  nn::KeyValueCache make_cache(std::int64_t batch, std::int64_t capacity) const;
+
+  void set_activation_tap(ActivationTap tap) { tap_ = std::move(tap); }
+
+ private:
+  at::Tensor run_layers(at::Tensor hidden, const nn::ForwardContext& context) const;
+
+  config::ModelConfig config_;
+  Stage stage_;
+  comm::Mesh mesh_;
+  std::int64_t rank_;
+  std::optional<nn::Embedding> embedding_;
+  std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  std::optional<nn::Norm> final_layernorm_;
+  std::optional<tensor::Parameter> output_layer_;  ///< absent when tied to the embedding
+  at::Tensor rotary_frequencies_;
+  ActivationTap tap_;
+};
+
+}  // namespace pharos::model

@@ -1,0 +1,31 @@
+// The feed-forward block: fc2(activation(fc1(x))), or with a gate fc2(activation(gate(x)) * up(x)).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "pharos/config/enums.h"
+#include "pharos/nn/linear.h"
+
+namespace pharos::nn {
+
+/// The activation named in the configuration, elementwise.
+at::Tensor activate(const at::Tensor& input, config::Activation activation);
+
+/// silu(gate) * up of fused rows [..., gate | up]. input: [..., 2 width] -> [..., width]. Keeps only its input.
+at::Tensor swiglu(const at::Tensor& input);
+
+struct Mlp {
+  Linear fc1;  ///< rows: gate then up when gated
+  Linear fc2;
+  config::Activation activation = config::Activation::kGelu;
+  bool gated = false;
+  std::optional<double> clamp;  ///< gated: gate ≤ c, up in [-c, c]
+  double up_offset = 0;         ///< gated: added to up
+
+  /// hidden: [..., hidden] -> the same shape.
+  at::Tensor forward(const at::Tensor& hidden) const;
+};
+
+}  // namespace pharos::nn

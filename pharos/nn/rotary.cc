@@ -1,0 +1,98 @@
+#include "pharos/nn/rotary.h"
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <numbers>
+
+#include "pharos/base/error.h"
+#include "pharos/nn/kernels.h"
+
+namespace pharos::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Rotation in ATen operations, tokens and heads in the order of `input`: [batch, tokens, heads, width].
+at::Tensor rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved, double direction) {
+  const std::int64_t half = cosine.size(-1);
+  const at::Tensor wide = input.to(at::kFloat);
+  const at::Tensor cosines = cosine.unsqueeze(2), sines = sine.unsqueeze(2) * direction;
+  const auto turn = [&](const at::Tensor& a, const at::Tensor& b) {
+    return std::pair{a * cosines - b * sines, b * cosines + a * sines};
+  };
+  at::Tensor rotated;
+  if (interleaved) {
+    const at::Tensor pairs = wide.narrow(-1, 0, 2 * half).unflatten(-1, {half, 2});
+    const auto [a, b] = turn(pairs.select(-1, 0), pairs.select(-1, 1));
+    rotated = at::stack({a, b}, -1).flatten(-2);
+  } else {
+    const auto [a, b] = turn(wide.narrow(-1, 0, half), wide.narrow(-1, half, half));
+    rotated = at::cat({a, b}, -1);
+  }
+  if (2 * half < input.size(-1)) rotated = at::cat({rotated, wide.narrow(-1, 2 * half, input.size(-1) - 2 * half)}, -1);
+  return rotated.to(input.scalar_type());
+}
+
+at::Tensor last_axis_contiguous(const at::Tensor& tensor) { return tensor.stride(-1) == 1 ? tensor : tensor.contiguous(); }
+
+struct Rotary : torch::autograd::Function<Rotary> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
+                            bool interleaved) {
+    context->save_for_backward({cosine, sine});
+    context->saved_data["interleaved"] = interleaved;
+    if (!kernels::fits(input)) return rotate(input, cosine, sine, interleaved, 1).transpose(1, 2).contiguous();
+    at::Tensor output = at::empty({input.size(0), input.size(2), input.size(1), input.size(3)}, input.options());
+    kernels::rotate_to_heads(last_axis_contiguous(input), cosine, sine, interleaved, 1, output);
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const bool interleaved = context->saved_data["interleaved"].toBool();
+    const at::Tensor& grad = gradients[0];
+    if (!kernels::fits(grad)) return {rotate(grad.transpose(1, 2), saved[0], saved[1], interleaved, -1), {}, {}, {}};
+    at::Tensor input_grad = at::empty({grad.size(0), grad.size(2), grad.size(1), grad.size(3)}, grad.options());
+    kernels::rotate_to_tokens(last_axis_contiguous(grad), saved[0], saved[1], interleaved, -1, input_grad);
+    return {input_grad, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor inverse_frequencies(const RotaryOptions& options) {
+  PHAROS_CHECK(options.width > 0 && options.width % 2 == 0, "rotary width " + std::to_string(options.width));
+  const at::Tensor exponent = at::arange(0, options.width, 2, at::kLong).to(at::kFloat) / static_cast<double>(options.width);
+  const at::Tensor frequencies = 1.0 / at::pow(options.base, exponent);
+  switch (options.scaling) {
+    case RotaryOptions::Scaling::kNone:
+      return frequencies;
+    case RotaryOptions::Scaling::kLinear:
+      return frequencies / options.factor;
+    case RotaryOptions::Scaling::kLlama3:
+      break;
+  }
+  // Llama 3: short wavelengths stay, long ones are stretched by `factor`, those between are blended.
+  const auto original = static_cast<double>(options.original_max_positions);
+  const at::Tensor wavelength = 2 * std::numbers::pi / frequencies;
+  const at::Tensor stretched = frequencies / options.factor;
+  const at::Tensor keep = (original / wavelength - options.low_frequency_factor) /
+                          (options.high_frequency_factor - options.low_frequency_factor);
+  const at::Tensor blended = (1 - keep) * stretched + keep * frequencies;
+  const at::Tensor is_long = wavelength > original / options.low_frequency_factor;
+  const at::Tensor is_short = wavelength < original / options.high_frequency_factor;
+  return at::where(is_long, stretched, at::where(is_short, frequencies, blended));
+}
+
+RotaryAngles rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions, bool interleaved) {
+  const at::Tensor rows = positions.dim() == 1 ? positions.unsqueeze(0) : positions;
+  const at::Tensor angles = rows.to(at::kFloat).unsqueeze(-1) * frequencies;
+  return {angles.cos(), angles.sin(), interleaved};
+}
+
+at::Tensor apply_rotary(const at::Tensor& input, const RotaryAngles& angles) {
+  return Rotary::apply(input, angles.cosine, angles.sine, angles.interleaved);
+}
+
+}  // namespace pharos::nn
