@@ -67,6 +67,9 @@ void Assignments::merge(const Value& config, std::vector<Problem>& problems) {
 void Assignments::assign(const std::string& name, const Value& value, std::vector<Problem>& problems, int depth) {
   const std::string field_name = canonical_name(name);
   if (const Field* field = schema().find(field_name)) {
+    if (name.starts_with("train.") && field_name != name) {
+      notes_.push_back(name + " is deprecated; it was read as " + field_name + " (" + value.origin.text + ").");
+    }
     const bool merges = value.is_map() && field->type.starts_with("mapping");
     Value result = value;
     if (merges) {

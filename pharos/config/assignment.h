@@ -18,12 +18,11 @@ class Assignments {
   void merge(const Value& config, std::vector<Problem>& problems);
   /// Applies one override to what is there.
   void apply(const Override& override, std::vector<Problem>& problems);
-  /// Sets one field, named canonically.
-  void set(const std::string& field, Value value) { values_[field] = std::move(value); }
-
   /// Value of a field that was set, or nullptr.
   const Value* find(const std::string& field) const;
   const std::map<std::string, Value>& values() const { return values_; }
+  /// Sentences about old spellings that were understood.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   void assign(const std::string& name, const Value& value, std::vector<Problem>& problems, int depth);
@@ -34,6 +33,7 @@ class Assignments {
   Value current(const std::string& field) const;
 
   std::map<std::string, Value> values_;
+  std::vector<std::string> notes_;
 };
 
 /// Problem of a name no field has, with the nearest names.

@@ -67,9 +67,7 @@ void declare_positions(SectionBuilder<C>& model) {
       .min(1)
       .own()
       .with("model.rope_scaling");
-  model.field("seq_len_interpolation_factor", &C::seq_len_interpolation_factor, "divide positions by it")
-      .above(0)
-      .later("linear position interpolation");
+  model.field("seq_len_interpolation_factor", &C::seq_len_interpolation_factor, "divide positions by it").above(0);
   model.field("yarn_rotary_scaling_factor", &C::yarn_rotary_scaling_factor, "YaRN: context extension factor")
       .above(0)
       .later(kYarn);
@@ -100,10 +98,8 @@ void declare_layers(SectionBuilder<C>& model) {
   model.field("gated_linear_unit", &C::gated_linear_unit, "gated MLP: down(activation(gate) × up)");
   model.field("activation_func", &C::activation_func, "activation of the MLP");
   model.field("activation_func_clamp_value", &C::activation_func_clamp_value, "clamp gate to ≤ c and up to [−c, c]")
-      .above(0)
-      .later("clamped activations");
-  model.field("glu_linear_offset", &C::glu_linear_offset, "added to the linear half of a gated MLP")
-      .later("clamped activations");
+      .above(0);
+  model.field("glu_linear_offset", &C::glu_linear_offset, "added to the linear half of a gated MLP");
   model.field("add_bias_linear", &C::add_bias_linear, "biases in all linear layers");
   model.field("add_qkv_bias", &C::add_qkv_bias, "bias in the q, k, v projection only");
   model.field("hidden_dropout", &C::hidden_dropout, "dropout of embeddings and residual branches").min(0).below(1);
@@ -117,10 +113,8 @@ void declare_layers(SectionBuilder<C>& model) {
              "the same for embeddings; unset: init_method_std")
       .min(0);
   model.field("softmax_type", &C::softmax_type, "vanilla, or with a sink in the denominator").later("attention sinks");
-  model.field("window_size", &C::window_size, "[left, right] tokens of a sliding window")
-      .later("sliding-window attention");
-  model.field("window_attn_skip_freq", &C::window_attn_skip_freq, "every n-th layer attends fully")
-      .later("sliding-window attention");
+  model.field("window_size", &C::window_size, "[left, right] tokens of a sliding window");
+  model.field("window_attn_skip_freq", &C::window_attn_skip_freq, "every n-th layer attends fully");
   model.field("calculate_per_token_loss", &C::calculate_per_token_loss, "weigh tokens, not microbatches, equally");
   model.field("parallel_output", &C::parallel_output, "logits stay split over the vocabulary").one_rank();
   model.field("deterministic_mode", &C::deterministic_mode, "only algorithms that give the same bits every time");
@@ -133,8 +127,9 @@ void declare_layers(SectionBuilder<C>& model) {
 }
 
 void declare_kernels(SectionBuilder<C>& model) {
-  model.field("attention_backend", &C::attention_backend, "attention kernel").hint();
-  model.field("attention_softmax_in_fp32", &C::attention_softmax_in_fp32, "softmax in fp32; Pharos always does").hint();
+  model.field("attention_backend", &C::attention_backend,
+              "attention kernel: unfused and local write the steps out, the others are fused");
+  model.field("attention_softmax_in_fp32", &C::attention_softmax_in_fp32, "softmax in fp32");
   model.field("cross_entropy_loss_fusion", &C::cross_entropy_loss_fusion, "fused loss kernel").hint();
   model.field("cross_entropy_fusion_impl", &C::cross_entropy_fusion_impl, "which fused loss kernel").hint();
   model.field("masked_softmax_fusion", &C::masked_softmax_fusion, "fused mask and softmax").hint();
