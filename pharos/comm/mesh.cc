@@ -12,11 +12,12 @@ bool is_expert_dim(MeshDim dim) {
 }
 
 std::int64_t divide_world(std::int64_t world_size, std::int64_t product, const std::string& factors) {
-  if (product > 0 && world_size % product == 0) return world_size / product;
-  throw base::UserError({.what = "world size " + std::to_string(world_size) + " is not divisible by " + factors + " = " +
-                                 std::to_string(product) + ".",
+  if (world_size > 0 && product > 0 && world_size % product == 0) return world_size / product;
+  throw base::UserError({.what = "world size " + std::to_string(world_size) + " is not divisible by " + factors +
+                                 " = " + std::to_string(product) + ".",
                          .where = "model",
-                         .fix = "Start a multiple of " + std::to_string(product) + " ranks or lower a parallel size."});
+                         .fix = "Start a multiple of " + std::to_string(std::max<std::int64_t>(1, product)) +
+                                " ranks or lower a parallel size."});
 }
 
 }  // namespace
@@ -29,10 +30,14 @@ const char* mesh_dim_name(MeshDim dim) {
 Mesh::Mesh(std::int64_t world_size, const ParallelSizes& sizes) : world_size_(world_size) {
   const auto data = divide_world(world_size, sizes.tensor * sizes.pipeline * sizes.context, "TP*PP*CP");
   const auto expert_data = divide_world(world_size, sizes.expert_tensor * sizes.expert * sizes.pipeline, "ETP*EP*PP");
-  dense_ = {{MeshDim::kTensor, sizes.tensor, 0}, {MeshDim::kContext, sizes.context, 0},
-            {MeshDim::kData, data, 0}, {MeshDim::kPipeline, sizes.pipeline, 0}};
-  expert_ = {{MeshDim::kExpertTensor, sizes.expert_tensor, 0}, {MeshDim::kExpert, sizes.expert, 0},
-             {MeshDim::kExpertData, expert_data, 0}, {MeshDim::kPipeline, sizes.pipeline, 0}};
+  dense_ = {{MeshDim::kTensor, sizes.tensor, 0},
+            {MeshDim::kContext, sizes.context, 0},
+            {MeshDim::kData, data, 0},
+            {MeshDim::kPipeline, sizes.pipeline, 0}};
+  expert_ = {{MeshDim::kExpertTensor, sizes.expert_tensor, 0},
+             {MeshDim::kExpert, sizes.expert, 0},
+             {MeshDim::kExpertData, expert_data, 0},
+             {MeshDim::kPipeline, sizes.pipeline, 0}};
   for (auto* layout : {&dense_, &expert_}) {
     if (sizes.tensor_pipeline_data_order) std::swap((*layout)[2], (*layout)[3]);
     std::int64_t stride = 1;
@@ -41,8 +46,10 @@ Mesh::Mesh(std::int64_t world_size, const ParallelSizes& sizes) : world_size_(wo
       stride *= axis.size;
     }
   }
-  if (sizes.pipeline > 1 && axis(MeshDim::kPipeline).stride !=
-                                std::find_if(expert_.begin(), expert_.end(), [](const Axis& a) { return a.dim == MeshDim::kPipeline; })->stride) {
+  if (sizes.pipeline > 1 &&
+      axis(MeshDim::kPipeline).stride != std::find_if(expert_.begin(), expert_.end(), [](const Axis& a) {
+                                           return a.dim == MeshDim::kPipeline;
+                                         })->stride) {
     throw base::UserError({.what = "The pipeline groups of dense and expert parameters differ.",
                            .where = "dist.use_tp_pp_dp_mapping",
                            .why = "With pipeline before data in the rank order, TP*CP must equal ETP*EP.",
