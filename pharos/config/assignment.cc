@@ -14,7 +14,8 @@ constexpr std::size_t kMaxListIndex = 65536;
 std::size_t field_parts_of(const std::vector<std::string>& path, std::string& field) {
   std::string name;
   for (std::size_t i = 0; i < path.size(); ++i) {
-    name += (i == 0 ? "" : ".") + path[i];
+    if (i > 0) name += '.';
+    name += path[i];
     const std::string canonical = canonical_name(name);
     if (schema().find(canonical) != nullptr) {
       field = canonical;

@@ -270,7 +270,10 @@ Override parse_override(std::string_view text) {
 
 std::string join_path(const std::vector<std::string>& path) {
   std::string joined;
-  for (const std::string& part : path) joined += (joined.empty() ? "" : ".") + part;
+  for (const std::string& part : path) {
+    if (!joined.empty()) joined += '.';
+    joined += part;
+  }
   return joined;
 }
 

@@ -13,7 +13,7 @@ constexpr std::size_t kCommentColumn = 56;
 Value escaped(const Value& value) {
   Value result = value;
   for (std::size_t at = 0; (at = result.text.find("${", at)) != std::string::npos; at += 3) {
-    if (result.is_string()) result.text.insert(at, "\\");
+    if (result.is_string()) result.text.insert(at, 1, '\\');
   }
   for (Value& element : result.list) element = escaped(element);
   for (auto& entry : result.map) entry.second = escaped(entry.second);

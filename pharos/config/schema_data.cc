@@ -8,7 +8,10 @@ namespace {
 std::optional<Value> split_text(const Value& value) {
   if (!value.is_list()) return std::nullopt;
   std::string text;
-  for (const Value& element : value.list) text += (text.empty() ? "" : ",") + to_message_text(element);
+  for (const Value& element : value.list) {
+    if (!text.empty()) text += ',';
+    text += to_message_text(element);
+  }
   return Value::of_string(text);
 }
 

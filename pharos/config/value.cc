@@ -101,16 +101,22 @@ std::string quote(const std::string& text) {
   return quoted + "\"";
 }
 
-std::string join_texts(const Value& value, std::string (*text_of)(const Value&)) {
+std::string join_texts(const Value& value) {
   std::string text;
-  if (value.is_list()) {
-    for (const Value& element : value.list) text += (text.empty() ? "" : ", ") + text_of(element);
-    return "[" + text + "]";
+  const auto separate = [&] {
+    if (!text.empty()) text += ", ";
+  };
+  for (const Value& element : value.list) {
+    separate();
+    text += to_flow_text(element);
   }
   for (const auto& [key, element] : value.map) {
-    text += (text.empty() ? "" : ", ") + to_flow_text(Value::of_string(key)) + ": " + text_of(element);
+    separate();
+    text.append(to_flow_text(Value::of_string(key))).append(": ").append(to_flow_text(element));
   }
-  return "{" + text + "}";
+  const char* brackets = value.is_list() ? "[]" : "{}";
+  text.insert(text.begin(), brackets[0]);
+  return text + brackets[1];
 }
 
 }  // namespace
@@ -243,7 +249,7 @@ std::string to_flow_text(const Value& value) {
       return needs_quotes(value.text) ? quote(value.text) : value.text;
     case Value::Kind::kList:
     case Value::Kind::kMap:
-      return join_texts(value, &to_flow_text);
+      return join_texts(value);
   }
   return "";
 }

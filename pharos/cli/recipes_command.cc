@@ -1,0 +1,69 @@
+#include "pharos/cli/recipes_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pharos/config/recipe.h"
+#include "pharos/config/resolve.h"
+#include "pharos/config/run_yaml.h"
+
+namespace pharos::cli {
+namespace {
+
+void list_recipes() {
+  for (const auto& [name, path] : config::list_recipes()) {
+    std::vector<config::Problem> problems;
+    std::string line = name;
+    line.resize(std::max<std::size_t>(line.size() + 1, 20), ' ');
+    try {
+      const config::Recipe recipe = config::read_recipe(path, problems);
+      std::cout << line << recipe.description << " (" << path.string() << ")\n";
+    } catch (const base::UserError& error) {
+      std::cout << line << "cannot be read: " << error.parts().what << " (" << path.string() << ")\n";
+    }
+  }
+}
+
+/// The parameters of a recipe and its bases, as comments.
+void print_parameters(const std::string& name) {
+  std::vector<config::Problem> problems;
+  for (const config::Recipe& recipe : config::load_recipe_chain(name, problems)) {
+    for (const config::RecipeParameter& parameter : recipe.parameters) {
+      const std::string value = parameter.required ? "required" : config::to_flow_text(parameter.default_value);
+      std::cout << "# parameter " << parameter.name << " (" << parameter.type << ", default " << value
+                << "): " << parameter.doc << "\n";
+    }
+  }
+}
+
+void show(const std::string& name, const std::vector<std::string>& overrides) {
+  const config::ResolvedConfig resolved = config::resolve({.recipe = name, .overrides = overrides});
+  print_parameters(name);
+  for (const std::string& warning : resolved.warnings) std::cout << "# warning: " << warning << "\n";
+  std::cout << config::to_yaml(resolved);
+}
+
+}  // namespace
+
+void add_recipes_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("recipes", "Recipes: ready configurations");
+  command->require_subcommand(1);
+  command->add_subcommand("list", "List the recipes that are found")->callback(&list_recipes);
+
+  struct ShowOptions {
+    std::string name;
+    std::vector<std::string> overrides;
+  };
+  auto options = std::make_shared<ShowOptions>();
+  CLI::App* show_command =
+      command->add_subcommand("show", "Print the resolved configuration with the origin of every value");
+  show_command->add_option("name", options->name, "Name or path of the recipe")->required();
+  show_command->add_option("overrides", options->overrides, "key=value: a parameter of the recipe or a field");
+  show_command->callback([options] { show(options->name, options->overrides); });
+}
+
+}  // namespace pharos::cli
