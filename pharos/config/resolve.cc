@@ -103,7 +103,7 @@ class Resolver {
                                   override.operation != Override::Operation::kDelete;
         if (is_parameter) {
           given_[override.path.front()] = *override.value;
-        } else {
+        } else if (!refuse_unknown_word(override)) {
           overrides_.push_back(std::move(override));
         }
       } catch (const base::UserError& error) {
@@ -122,6 +122,22 @@ class Resolver {
       value.origin = {Origin::Kind::kCommandLine, "command line"};
       given_.try_emplace(name, std::move(value));
     }
+  }
+
+  /// A word without dot that names no section was meant as a parameter of the recipe.
+  bool refuse_unknown_word(const Override& override) {
+    const std::string& name = override.path.front();
+    if (override.path.size() > 1 || schema().is_section(name)) return false;
+    std::vector<std::string> parameters;
+    for (const auto& entry : declared_) parameters.push_back(entry.first);
+    std::vector<std::string> known = parameters;
+    known.insert(known.end(), schema().sections().begin(), schema().sections().end());
+    const auto nearest = base::nearest_names(name, known);
+    std::string remedy = nearest.empty() ? "Fields are set with section.field=value."
+                                         : "Did you mean " + base::join(nearest, ", ") + "?";
+    if (!parameters.empty()) remedy += " The recipe's parameters are " + base::join(parameters, ", ") + ".";
+    problems_.push_back({name, name + " is neither a section nor a parameter of the recipe.", "command line", remedy});
+    return true;
   }
 
   void resolve_parameters() {

@@ -24,6 +24,8 @@ void check_grids(RuleChecker& check) {
           ") = " + number(tensor * pipeline * context) + ".",
       "Start a multiple of " + number(tensor * pipeline * context) + " ranks, or use sizes whose product divides " +
           number(world) + ".");
+  // Without experts of another shape the second factorisation is the first one.
+  if (expert_tensor * expert == tensor * context) return;
   check.require(
       world % (expert_tensor * expert * pipeline) == 0,
       {"model.expert_tensor_parallel_size", "model.expert_model_parallel_size", "model.pipeline_model_parallel_size"},

@@ -72,7 +72,8 @@ double to_double(std::string_view text) {
 bool needs_quotes(const std::string& text) {
   if (text.empty() || !classify_word(text).is_string()) return true;
   const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '/' || c == '.' || c >= 0x80; };
-  if (!plain(static_cast<unsigned char>(text.front()))) return true;
+  // Other YAML readers take more words starting with a digit for numbers than this one.
+  if (!plain(static_cast<unsigned char>(text.front())) || is_digit(text.front())) return true;
   return !std::all_of(text.begin(), text.end(), [&](char c) {
     return plain(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '@' || c == '$' || c == '=';
   });
@@ -232,6 +233,8 @@ std::string float_text(double value) {
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
   std::string text(buffer.data(), end);
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  if (const auto exponent = text.find('e'); exponent != std::string::npos && text[exponent + 2] == '0')
+    text.erase(exponent + 2, 1);
   return text;
 }
 
