@@ -25,7 +25,7 @@ def step_in_torch():
 def step_in_pharos():
     with tempfile.TemporaryDirectory() as folder:
         run_folder = pathlib.Path(folder, "run")
-        finished = common.run(common.PHAROS, "train", "llama_27m", f"train.train_iters={STEPS}", "--run", run_folder)
+        finished = common.run(common.PHAROS, "train", "llama_27m", f"train.train_iters={STEPS}", "--run-dir", run_folder)
         times = [record["step_time_ms"] for record in common.read_metrics(run_folder) if "step_time_ms" in record]
     return times[WARM_UP:], finished.peak_resident_bytes
 
