@@ -37,7 +37,7 @@ def first_step_of_pharos():
 
 def measure():
     if not DATA.with_suffix(".idx").exists():
-        sys.exit(f"{DATA}.idx is missing: run `make quickstart` first, it prepares the data.")
+        sys.exit(f"{DATA}.idx is missing: run tools/prepare_quickstart_data.")
     ours, own, imports = [], [], []
     first_step_of_pharos()  # once for the disk cache and the dataset's index cache
     for _ in range(ROUNDS):
