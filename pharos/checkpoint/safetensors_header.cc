@@ -88,7 +88,8 @@ json parse_strictly(const Source& source) {
   try {
     return json::parse(source.text, check);
   } catch (const json::parse_error& error) {
-    source.fail(kLengthBytes + (error.byte > 0 ? error.byte - 1 : 0), std::string("the header is not valid JSON: ") + error.what());
+    source.fail(kLengthBytes + (error.byte > 0 ? error.byte - 1 : 0),
+                std::string("the header is not valid JSON: ") + error.what());
   } catch (const json::exception& error) {
     source.fail(kLengthBytes, std::string("the header is not valid JSON: ") + error.what());
   }
@@ -105,12 +106,15 @@ std::optional<std::int64_t> as_count(const json& value) {
 TensorEntry parse_entry(const Source& source, const std::string& name, const json& value) {
   if (!value.is_object()) source.fail_entry(name, "its entry is not an object");
   for (const auto& [key, unused] : value.items()) {
-    if (key != "dtype" && key != "shape" && key != "data_offsets") source.fail_entry(name, "the key '" + key + "' is unknown");
+    if (key != "dtype" && key != "shape" && key != "data_offsets")
+      source.fail_entry(name, "the key '" + key + "' is unknown");
   }
   const auto dtype = value.find("dtype"), shape = value.find("shape"), offsets = value.find("data_offsets");
   if (dtype == value.end() || !dtype->is_string()) source.fail_entry(name, "dtype is missing or not a string");
-  if (shape == value.end() || !shape->is_array() || shape->size() > kMaxAxes) source.fail_entry(name, "shape is missing or not a list of at most 32 lengths");
-  if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2) source.fail_entry(name, "data_offsets is missing or not a pair");
+  if (shape == value.end() || !shape->is_array() || shape->size() > kMaxAxes)
+    source.fail_entry(name, "shape is missing or not a list of at most 32 lengths");
+  if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2)
+    source.fail_entry(name, "data_offsets is missing or not a pair");
 
   TensorEntry entry;
   entry.name = name;
@@ -136,21 +140,24 @@ TensorEntry parse_entry(const Source& source, const std::string& name, const jso
 }
 
 /// The byte ranges, sorted, must follow each other from 0 to the end of the file.
-void check_coverage(const Source& source, const std::vector<TensorEntry>& tensors, std::size_t data_offset, std::size_t file_size) {
+void check_coverage(const Source& source, const std::vector<TensorEntry>& tensors, std::size_t data_offset,
+                    std::size_t file_size) {
   std::size_t next = 0;
   for (const TensorEntry& entry : tensors) {
     if (entry.begin_bytes != next) {
       source.fail(data_offset + std::min(next, entry.begin_bytes),
-                  "tensor '" + entry.name + (entry.begin_bytes < next ? "' overlaps the tensor before it" : "' leaves a hole before it"));
+                  "tensor '" + entry.name +
+                      (entry.begin_bytes < next ? "' overlaps the tensor before it" : "' leaves a hole before it"));
     }
     next = entry.end_bytes;
     if (next > file_size - data_offset) {
-      source.fail(file_size, "tensor '" + entry.name + "' ends at byte " + std::to_string(data_offset + next) + ", the file at byte " +
-                                 std::to_string(file_size));
+      source.fail(file_size, "tensor '" + entry.name + "' ends at byte " + std::to_string(data_offset + next) +
+                                 ", the file at byte " + std::to_string(file_size));
     }
   }
   if (next != file_size - data_offset) {
-    source.fail(data_offset + next, std::to_string(file_size - data_offset - next) + " bytes at the end belong to no tensor");
+    source.fail(data_offset + next,
+                std::to_string(file_size - data_offset - next) + " bytes at the end belong to no tensor");
   }
 }
 
@@ -191,16 +198,20 @@ const TensorEntry* SafetensorsHeader::find(std::string_view name) const {
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& where) {
   Source source{where, {}};
   if (file.size() < kLengthBytes) {
-    source.fail(file.size(), "the file has " + std::to_string(file.size()) + " bytes, the length of the header alone takes 8");
+    source.fail(file.size(),
+                "the file has " + std::to_string(file.size()) + " bytes, the length of the header alone takes 8");
   }
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) length |= static_cast<std::uint64_t>(file[i]) << (8 * i);
-  if (length > kMaxHeaderBytes) source.fail(0, "the header claims " + std::to_string(length) + " bytes, at most 100 000 000 are allowed");
+  if (length > kMaxHeaderBytes)
+    source.fail(0, "the header claims " + std::to_string(length) + " bytes, at most 100 000 000 are allowed");
   if (length > file.size() - kLengthBytes) {
-    source.fail(file.size(), "the header claims " + std::to_string(length) + " bytes, the file ends after " + std::to_string(file.size() - kLengthBytes));
+    source.fail(file.size(), "the header claims " + std::to_string(length) + " bytes, the file ends after " +
+                                 std::to_string(file.size() - kLengthBytes));
   }
   source.text = {reinterpret_cast<const char*>(file.data()) + kLengthBytes, static_cast<std::size_t>(length)};
-  if (source.text.empty() || source.text.front() != '{') source.fail(kLengthBytes, "the header does not start with '{'");
+  if (source.text.empty() || source.text.front() != '{')
+    source.fail(kLengthBytes, "the header does not start with '{'");
 
   const json parsed = parse_strictly(source);
   SafetensorsHeader header;
@@ -220,7 +231,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
   return header;
 }
 
-std::string render_safetensors_header(std::vector<TensorEntry>& tensors, const std::map<std::string, std::string>& metadata) {
+std::string render_safetensors_header(std::vector<TensorEntry>& tensors,
+                                      const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json parsed = nlohmann::ordered_json::object();
   if (!metadata.empty()) parsed["__metadata__"] = metadata;
   std::size_t next = 0;
@@ -230,7 +242,9 @@ std::string render_safetensors_header(std::vector<TensorEntry>& tensors, const s
     PHAROS_CHECK(!parsed.contains(entry.name), "tensor " + entry.name + " is written twice");
     entry.begin_bytes = next;
     entry.end_bytes = next += *size;
-    parsed[entry.name] = {{"dtype", element_type_name(entry.type)}, {"shape", entry.shape}, {"data_offsets", {entry.begin_bytes, entry.end_bytes}}};
+    parsed[entry.name] = {{"dtype", element_type_name(entry.type)},
+                          {"shape", entry.shape},
+                          {"data_offsets", {entry.begin_bytes, entry.end_bytes}}};
   }
   std::string text = parsed.dump();
   text.append((8 - text.size() % 8) % 8, ' ');

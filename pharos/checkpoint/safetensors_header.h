@@ -13,7 +13,23 @@
 namespace pharos::checkpoint {
 
 /// Element types of the format, by the names written in files ("F32", "BF16", …).
-enum class ElementType : std::uint8_t { kBool, kU8, kI8, kF8E4M3, kF8E5M2, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kI64, kU64, kF64 };
+enum class ElementType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64
+};
 
 /// "F32".
 const char* element_type_name(ElementType type);
@@ -56,6 +72,7 @@ std::optional<std::size_t> tensor_size_bytes(ElementType type, const std::vector
 
 /// The first bytes of a file of these tensors (length, JSON, spaces up to a multiple of 8). Assigns begin_bytes and
 /// end_bytes in the given order.
-std::string render_safetensors_header(std::vector<TensorEntry>& tensors, const std::map<std::string, std::string>& metadata);
+std::string render_safetensors_header(std::vector<TensorEntry>& tensors,
+                                      const std::map<std::string, std::string>& metadata);
 
 }  // namespace pharos::checkpoint

@@ -1,0 +1,94 @@
+// Saving and loading a run. Tensors are stored per piece and part, so that a checkpoint loads into any layout.
+//
+//     <save>/latest_checkpointed_iteration.txt     the tracker
+//     <save>/iter_0000100/manifest.json            what lies where, checksums
+//                         metadata.json            sharded_backend "pharos"
+//                         train_state.json         counters, scheduler, optimizer, seed
+//                         run_config.yaml          the resolved configuration
+//                         rank_00000.safetensors   the parts of rank 0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pharos/checkpoint/folder.h"
+#include "pharos/checkpoint/train_state.h"
+#include "pharos/comm/mesh.h"
+#include "pharos/tensor/parameter.h"
+
+namespace pharos::checkpoint {
+
+/// One kind of state that every parameter has, stored as KIND/PIECE: "exp_avg", "exp_avg_sq", "main_param" (fp32
+/// parameters of a bf16 or fp16 model). tensors[i] is shaped like parameters[i]->data; an undefined one is left out.
+struct StateTensors {
+  std::string kind;
+  std::vector<at::Tensor> tensors;
+};
+
+/// What this rank holds; saving reads it, loading fills it.
+struct Contents {
+  std::vector<tensor::Parameter*> parameters;
+  std::vector<StateTensors> state;
+};
+
+struct SaveOptions {
+  std::filesystem::path save;  ///< folder of checkpoints; made if need be
+  std::int64_t most_recent_k = -1;
+  std::optional<std::filesystem::path> loaded_from = {};  ///< never removed
+  std::string run_config_yaml = {};
+  std::function<void()> barrier = {};  ///< of all ranks; needed with more than one
+  std::int64_t writer = 0;             ///< process id of rank 0, the same on all ranks; 0 with one rank
+};
+
+struct SaveResult {
+  std::filesystem::path folder;
+  std::size_t size_bytes = 0;                  ///< of what this rank wrote
+  std::vector<std::filesystem::path> removed;  ///< older checkpoints, by most_recent_k
+};
+
+/// Writes <save>/iter_<state.step>: into a temporary folder, synced, renamed; then moves the tracker and removes old
+/// checkpoints. Called by every rank of `mesh`; a part held by several ranks is written by the first of them.
+/// UserError when <save> cannot be made; TrainingError when writing fails: the temporary folder is then removed, and
+/// tracker and earlier checkpoints are as they were.
+SaveResult save(const Contents& contents, const TrainState& state, const SaveOptions& options, const comm::Mesh& mesh,
+                std::int64_t rank);
+
+struct LoadOptions {
+  bool strict = true;            ///< missing and surplus tensors are errors; else they are warnings
+  bool verify_checksums = true;  ///< of the files this rank reads
+};
+
+struct LoadResult {
+  TrainState train_state;
+  std::vector<std::string> warnings;
+};
+
+/// Fills `contents` (allocated) from the checkpoint in `folder` (see find_checkpoint), whatever layout it was saved in.
+/// Values are converted when types differ; padding becomes zero. Kinds of state that are not asked for are passed over.
+/// UserError naming every missing, surplus and misshapen tensor, or the damaged file. Whether the checkpoint holds
+/// tensors the model lacks is only judged without pipeline parallelism.
+LoadResult load(const Contents& contents, const std::filesystem::path& folder, const LoadOptions& options,
+                const comm::Mesh& mesh, std::int64_t rank);
+
+/// The counters alone.
+TrainState read_train_state(const std::filesystem::path& folder);
+
+struct VerifyReport {
+  std::int64_t iteration = 0;
+  std::size_t num_tensors = 0;
+  std::size_t num_files = 0;
+  std::size_t size_bytes = 0;
+  std::vector<std::string> problems;  ///< empty: sound
+};
+
+/// Reads a whole checkpoint: checksums of all files, headers, and that every listed part is there in its shape and
+/// type. UserError only when the folder is no checkpoint of Pharos or its manifest is damaged.
+VerifyReport verify(const std::filesystem::path& folder);
+
+}  // namespace pharos::checkpoint
