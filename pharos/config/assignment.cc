@@ -9,6 +9,8 @@ namespace pharos::config {
 namespace {
 
 constexpr std::size_t kMaxListIndex = 65536;
+/// Nearest names are looked up for so many problems; a file full of unknown names is not misspelt.
+constexpr std::size_t kMaxHints = 20;
 
 /// How many leading parts of `path` name a field, counted before aliases; 0 when none do.
 std::size_t field_parts_of(const std::vector<std::string>& path, std::string& field) {
@@ -40,8 +42,8 @@ bool is_index(const std::string& part) {
 
 }  // namespace
 
-Problem unknown_name(const std::string& name, const std::string& origin) {
-  std::string hint = nearest_hint(canonical_name(name));
+Problem unknown_name(const std::string& name, const std::string& origin, bool with_hint) {
+  std::string hint = with_hint ? nearest_hint(canonical_name(name)) : "";
   if (hint.empty()) hint = "`pharos config fields` lists all fields.";
   return {name, "There is no field " + name + ".", origin, hint};
 }
@@ -90,7 +92,7 @@ void Assignments::assign(const std::string& name, const Value& value, std::vecto
   } else if (schema().is_section(field_name) || name == "model.transformer") {
     assign_section(name == "model.transformer" ? "model" : field_name, value, problems, depth);
   } else {
-    problems.push_back(unknown_name(name, value.origin.text));
+    problems.push_back(unknown_name(name, value.origin.text, problems.size() < kMaxHints));
   }
 }
 
@@ -160,7 +162,7 @@ void Assignments::assign_inside(const std::vector<std::string>& path, std::size_
       }
       place = &found->second;
     } else {
-      problems.push_back(unknown_name(join_path(path), "command line"));
+      problems.push_back(unknown_name(join_path(path), "command line", problems.size() < kMaxHints));
       return;
     }
     name += "." + part;
@@ -192,7 +194,7 @@ void Assignments::remove(const std::vector<std::string>& path, const Override& o
     }
   }
   if (parts == 0 || place == nullptr) {
-    Problem problem = unknown_name(name, "command line");
+    Problem problem = unknown_name(name, "command line", problems.size() < kMaxHints);
     problem.message = "Could not delete from config. '" + name + "' does not exist.";
     problems.push_back(std::move(problem));
     return;

@@ -36,7 +36,7 @@ class Assignments {
   std::vector<std::string> notes_;
 };
 
-/// Problem of a name no field has, with the nearest names.
-Problem unknown_name(const std::string& name, const std::string& origin);
+/// Problem of a name no field has; with the nearest names when `with_hint`.
+Problem unknown_name(const std::string& name, const std::string& origin, bool with_hint);
 
 }  // namespace pharos::config

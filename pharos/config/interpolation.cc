@@ -88,12 +88,12 @@ class Interpolator {
       source = assignments_.find(field_name);
       if (source == nullptr) source = &field->default_value;
     } else {
-      std::vector<std::string> known = schema().names();
+      std::vector<std::string> known;
       for (const auto& parameter_value : parameters_) known.push_back(parameter_value.first);
-      const auto nearest = base::nearest_names(reference, known);
-      fail(name, value, "has ${" + reference + "}, but there is no such parameter or field",
-           nearest.empty() ? "Use a parameter of the recipe or a field."
-                           : "Did you mean " + base::join(nearest, ", ") + "?");
+      const auto nearest = base::nearest_names(reference.substr(0, 100), known);
+      std::string hint = nearest.empty() ? nearest_hint(field_name) : "Did you mean " + base::join(nearest, ", ") + "?";
+      if (hint.empty()) hint = "Use a parameter of the recipe or a field.";
+      fail(name, value, "has ${" + reference + "}, but there is no such parameter or field", hint);
       return false;
     }
     if (++num_look_ups_ > 10000) {

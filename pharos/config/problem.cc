@@ -1,7 +1,11 @@
 #include "pharos/config/problem.h"
 
+#include <algorithm>
+
 namespace pharos::config {
 namespace {
+
+constexpr std::size_t kMaxShown = 50;
 
 base::UserError::Parts describe(const std::vector<Problem>& problems) {
   if (problems.size() == 1) {
@@ -10,7 +14,9 @@ base::UserError::Parts describe(const std::vector<Problem>& problems) {
   }
   base::UserError::Parts parts;
   parts.what = std::to_string(problems.size()) + " problems in the configuration:";
-  for (const Problem& problem : problems) parts.what += "\n- " + format_problem(problem);
+  const std::size_t num_shown = std::min(problems.size(), kMaxShown);
+  for (std::size_t i = 0; i < num_shown; ++i) parts.what += "\n- " + format_problem(problems[i]);
+  if (num_shown < problems.size()) parts.what += "\n- and " + std::to_string(problems.size() - num_shown) + " more";
   return parts;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
@@ -10,6 +11,9 @@
 
 namespace pharos::config {
 namespace {
+
+/// Longer names are no misspelt fields.
+constexpr std::size_t kMaxHintedName = 100;
 
 /// Value of flow YAML text; plain words, which nearly all are, without the YAML parser.
 Value flow_value(const std::string& text) {
@@ -178,7 +182,20 @@ std::string canonical_name(const std::string& name) {
 }
 
 std::string nearest_hint(const std::string& name) {
-  const auto nearest = base::nearest_names(name, schema().names());
+  const auto last_part = [](std::string_view text) { return text.substr(text.rfind('.') + 1); };
+  const std::string section = name.substr(0, name.find('.'));
+  const bool in_section = name.size() > section.size() && schema().is_section(section);
+  // Edit distances to all names take milliseconds: within a known section only its own names and equal last parts
+  // count.
+  std::vector<std::string> candidates;
+  for (const Field& field : schema().fields()) {
+    const auto difference = static_cast<std::ptrdiff_t>(field.name.size()) - static_cast<std::ptrdiff_t>(name.size());
+    const bool near = (!in_section || field.section == section) &&
+                      std::abs(difference) <= static_cast<std::ptrdiff_t>(name.size() / 3 + 1);
+    if (near || last_part(field.name) == last_part(name)) candidates.push_back(field.name);
+  }
+  if (name.size() > kMaxHintedName) return "";
+  const auto nearest = base::nearest_names(name, candidates);
   return nearest.empty() ? "" : "Did you mean " + base::join(nearest, ", ") + "?";
 }
 
