@@ -1,6 +1,7 @@
 #include "pharos/model/transformer.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
@@ -149,7 +150,7 @@ at::Tensor Transformer::run_layers(at::Tensor hidden, const nn::ForwardContext& 
       }
       return state;
     };
-    hidden = chunk.recompute && at::GradMode::is_enabled() ? nn::recompute(run, {hidden}) : run({hidden});
+    hidden = chunk.recompute && c10::GradMode::is_enabled() ? nn::recompute(run, {hidden}) : run({hidden});
   }
   return hidden;
 }

@@ -1,6 +1,7 @@
 #include "pharos/nn/attention.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include <cmath>
 #include <limits>
@@ -80,7 +81,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& hidden, const RotaryAngles* 
   const auto core = [&options = options, context](const std::vector<at::Tensor>& inputs) {
     return core_attention(inputs[0], inputs[1], inputs[2], options, context);
   };
-  const at::Tensor mixed = options.recompute && at::GradMode::is_enabled() ? recompute(core, {query, key, value}) : core({query, key, value});
+  const at::Tensor mixed = options.recompute && c10::GradMode::is_enabled() ? recompute(core, {query, key, value}) : core({query, key, value});
   return linear_proj.forward(mixed.transpose(1, 2).reshape({batch, tokens, options.num_heads * width}));
 }
 

@@ -1,6 +1,6 @@
 #include "pharos/nn/context.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "pharos/tensor/random.h"

@@ -1,6 +1,6 @@
 #include "pharos/nn/embedding.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "pharos/nn/kernels.h"

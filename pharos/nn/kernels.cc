@@ -1,6 +1,6 @@
 #include "pharos/nn/kernels.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "pharos/nn/recompute.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>

@@ -1,6 +1,6 @@
 #include "pharos/tensor/parameter.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>

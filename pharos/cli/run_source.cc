@@ -1,0 +1,46 @@
+#include "pharos/cli/run_source.h"
+
+#include "pharos/config/derived.h"
+#include "pharos/config/schema.h"
+#include "pharos/hf/hf_config.h"
+#include "pharos/train/make_tokenizer.h"
+
+namespace pharos::cli {
+namespace {
+
+std::int64_t entry_ns = 0;
+
+void complete_vocabulary(config::ResolvedConfig& resolved) {
+  config::RunConfig completed = resolved.config;
+  config::apply_vocab_rule(completed, train::make_tokenizer(completed.tokenizer)->vocab_size());
+  if (completed.model.vocab_size == resolved.config.model.vocab_size) return;
+  config::set_derived(resolved, "model.vocab_size", config::Value::of_integer(*completed.model.vocab_size), "size of the tokenizer");
+  config::set_derived(resolved, "model.should_pad_vocab", config::Value::of_bool(completed.model.should_pad_vocab), "size of the tokenizer");
+}
+
+/// Geometry of the folder model.hf_path names, for every field that nobody set.
+void complete_from_hugging_face(config::ResolvedConfig& resolved) {
+  if (!resolved.config.model.hf_path) return;
+  const std::string folder = *resolved.config.model.hf_path;
+  config::RunConfig imported;
+  imported.model = hf::read_hf_config(folder).model;
+  const config::RunConfig defaults;
+  for (const config::Field& field : config::schema().fields()) {
+    if (field.section != "model" || !field.member || resolved.is_explicit(field.name)) continue;
+    if (field.name == "model.seq_length" && resolved.is_explicit("dataset.seq_length")) continue;
+    const config::Value value = field.read(imported);
+    if (!(value == field.read(defaults))) config::set_derived(resolved, field.name, value, "config.json of " + folder);
+  }
+}
+
+}  // namespace
+
+std::int64_t main_entry_ns() { return entry_ns; }
+void set_main_entry_ns(std::int64_t monotonic_ns) { entry_ns = monotonic_ns; }
+
+void complete_config(config::ResolvedConfig& resolved) {
+  complete_from_hugging_face(resolved);
+  complete_vocabulary(resolved);
+}
+
+}  // namespace pharos::cli

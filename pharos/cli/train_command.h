@@ -1,0 +1,12 @@
+// `pharos train RECIPE [key=value …]`.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace pharos::cli {
+
+void add_train_command(CLI::App& app);
+
+}  // namespace pharos::cli

@@ -1,0 +1,48 @@
+// What a person sees while a run goes on: on a terminal one line that renews itself (step, loss, speed, time left) with
+// the log lines above it; elsewhere the log lines alone. The log file gets every line in both cases.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+namespace pharos::train {
+
+struct ProgressState {
+  std::int64_t step = 0;
+  std::int64_t train_iters = 0;
+  double loss = 0;
+  double seconds_per_step = 0;
+  double tokens_per_second = 0;
+};
+
+/// "[####----]  37% step 370/1000 · loss 1.842 · 11.2 K tokens/s · ETA 1 min 20 s", at most `columns` wide.
+std::string render_progress(const ProgressState& state, int columns);
+
+class Console {
+ public:
+  /// `is_terminal` decides about the renewing line; log lines are appended to `log_path`.
+  Console(const std::filesystem::path& log_path, bool is_terminal);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  /// One or more whole lines, to standard output and to the log file.
+  void line(std::string_view text);
+  /// To the log file only when standard output is a terminal that shows progress instead.
+  void log_line(std::string_view text);
+  /// To the log file alone, for what the caller shows by other means.
+  void log_only(std::string_view text);
+  void progress(const ProgressState& state);
+
+ private:
+  void clear_progress();
+
+  std::ofstream log_;
+  bool is_terminal_;
+  bool progress_shown_ = false;
+};
+
+}  // namespace pharos::train

@@ -1,0 +1,59 @@
+#include "pharos/train/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "pharos/base/clock.h"
+#include "pharos/base/error.h"
+#include "pharos/base/file.h"
+
+namespace pharos::train {
+
+RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(path)) {
+  if (resume && !std::filesystem::exists(run_yaml())) {
+    throw base::UserError({.what = "There is no run to resume in '" + path_.string() + "'.",
+                           .where = run_yaml().string(),
+                           .why = "The folder of a run holds its resolved configuration, run.yaml.",
+                           .fix = "Give the folder of the run with --run-dir, or leave out --resume to start a new one."});
+  }
+  base::make_directories(path_);
+  lock_ = ::open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_ < 0) {
+    throw base::UserError({.what = "Cannot write to the run folder '" + path_.string() + "': " + std::strerror(errno) + ".",
+                           .where = path_.string(),
+                           .fix = "Choose a folder this user may write to with --run-dir."});
+  }
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(std::exchange(lock_, -1));
+    throw base::UserError({.what = "Another process is running in '" + path_.string() + "'.",
+                           .where = (path_ / "lock").string(),
+                           .fix = "Wait for it to end or choose another folder with --run-dir."});
+  }
+  if (!resume && std::filesystem::exists(run_yaml())) {
+    throw base::UserError({.what = "'" + path_.string() + "' already holds a run.",
+                           .where = run_yaml().string(),
+                           .why = "A new run never continues or overwrites an old one by accident.",
+                           .fix = "Add --resume to continue it, or choose another folder with --run-dir."});
+  }
+}
+
+RunFolder::~RunFolder() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+std::filesystem::path default_run_folder(const std::string& recipe_name, std::int64_t wall_ns) {
+  std::string stamp = base::format_local_time(wall_ns).substr(0, 19);  // YYYY-MM-DD HH:MM:SS
+  std::erase_if(stamp, [](char c) { return c == '-' || c == ':'; });
+  stamp[8] = '-';
+  const std::filesystem::path first = std::filesystem::path("runs") / (recipe_name + "-" + stamp);
+  std::filesystem::path path = first;
+  for (int i = 2; std::filesystem::exists(path); ++i) path = first.string() + "-" + std::to_string(i);
+  return path;
+}
+
+}  // namespace pharos::train

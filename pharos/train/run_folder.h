@@ -1,0 +1,34 @@
+// The one folder a run owns: run.yaml, log.txt, metrics.jsonl, rank_N.log, trace/, checkpoints/ (architecture.md 4).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace pharos::train {
+
+class RunFolder {
+ public:
+  /// Opens `path` for a new run, or with `resume` for one that is there. UserError when a new run would overwrite one,
+  /// when there is nothing to resume, when the folder cannot be written, or when another process is using it.
+  RunFolder(std::filesystem::path path, bool resume);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path run_yaml() const { return path_ / "run.yaml"; }
+  std::filesystem::path log() const { return path_ / "log.txt"; }
+  std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path trace() const { return path_ / "trace"; }
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+
+ private:
+  std::filesystem::path path_;
+  int lock_ = -1;
+};
+
+/// runs/NAME-YYYYMMDD-HHMMSS, with a further number when that exists.
+std::filesystem::path default_run_folder(const std::string& recipe_name, std::int64_t wall_ns);
+
+}  // namespace pharos::train

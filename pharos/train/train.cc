@@ -1,0 +1,82 @@
+#include "pharos/train/train.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include "pharos/base/clock.h"
+#include "pharos/base/file.h"
+#include "pharos/config/run_yaml.h"
+#include "pharos/lens/startup.h"
+#include "pharos/lens/telemetry.h"
+#include "pharos/train/progress.h"
+#include "pharos/train/run_folder.h"
+#include "pharos/train/trainer.h"
+
+namespace pharos::train {
+namespace {
+
+/// Activations of a step are freed and taken again in every step. Handing them back to the kernel in between costs page
+/// faults (4-6 % of a step on a CPU), so glibc is told to keep them.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+}
+
+/// Telemetry for the life of this object. The ring alone is on by default: after a crash it holds the last spans.
+class TelemetryScope {
+ public:
+  TelemetryScope(const config::TelemetryConfig& config, const RunFolder& folder) {
+    if (!config.enabled && !config.ring) return;
+    lens::Telemetry::init({.groups = lens::parse_groups(config.span_groups, "telemetry.span_groups"),
+                           .service_name = config.service_name,
+                           .run_folder = folder.path(),
+                           .ring_file = config.ring,
+                           .file_exporter = config.enabled});
+  }
+  ~TelemetryScope() {
+    if (auto* telemetry = lens::Telemetry::get()) telemetry->shutdown();
+  }
+  TelemetryScope(const TelemetryScope&) = delete;
+  TelemetryScope& operator=(const TelemetryScope&) = delete;
+};
+
+void announce(const config::ResolvedConfig& resolved, const RunFolder& folder, bool resume, Console& console) {
+  for (const auto& warning : resolved.warnings) console.line("note: " + warning);
+  console.line(fmt::format("recipe {} · run folder {}", resolved.recipe_name, folder.path().string()));
+  if (!resume) return;
+  for (const auto& difference : config::compare(config::load_run_yaml(folder.run_yaml()).config, resolved.config)) {
+    console.line(fmt::format("changed since the run began: {} was {}, is {}", difference.field, difference.left, difference.right));
+  }
+}
+
+}  // namespace
+
+base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions& options) {
+  lens::StartupRecord startup;
+  startup.finish_phase("libraries", options.main_entry_ns);
+  startup.finish_phase("config", options.config_ready_ns);
+  keep_freed_memory();
+  if (resolved.config.dist.num_threads > 0) at::set_num_threads(static_cast<int>(resolved.config.dist.num_threads));
+  const RunFolder folder(options.run_folder, options.resume);
+  const TelemetryScope telemetry(resolved.config.telemetry, folder);
+  Console console(folder.log(), ::isatty(STDOUT_FILENO) != 0);
+  try {
+    announce(resolved, folder, options.resume, console);
+    startup.finish_phase("initialize");
+    Trainer trainer(resolved, folder, options, console, startup);
+    trainer.set_up();
+    // Written only now: a folder whose set-up failed holds no run and can be used again.
+    base::write_file_atomically(folder.run_yaml(), config::to_yaml(resolved));
+    if (resolved.config.logger.save_config_filepath) {
+      base::write_file_atomically(*resolved.config.logger.save_config_filepath, config::to_yaml(resolved));
+    }
+    return trainer.run();
+  } catch (const std::exception& error) {
+    console.log_only(std::string("error: ") + error.what());
+    throw;
+  }
+}
+
+}  // namespace pharos::train

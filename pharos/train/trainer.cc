@@ -1,0 +1,208 @@
+#include "pharos/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "pharos/base/clock.h"
+#include "pharos/base/file.h"
+#include "pharos/base/text.h"
+#include "pharos/config/derived.h"
+#include "pharos/config/run_yaml.h"
+#include "pharos/hf/weights.h"
+#include "pharos/lens/span.h"
+#include "pharos/model/flops.h"
+#include "pharos/train/forward_backward.h"
+
+namespace pharos::train {
+namespace {
+
+using lens::Group;
+
+comm::ParallelSizes parallel_sizes(const config::RunConfig& config) {
+  return {.tensor = config.model.tensor_model_parallel_size,
+          .context = config.model.context_parallel_size,
+          .pipeline = config.model.pipeline_model_parallel_size,
+          .expert = config.model.expert_model_parallel_size,
+          .expert_tensor = config::expert_tensor_parallel_size_or_default(config.model),
+          .tensor_pipeline_data_order = config.dist.use_tp_pp_dp_mapping};
+}
+
+}  // namespace
+
+Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options, Console& console,
+                 lens::StartupRecord& startup)
+    : resolved_(resolved),
+      config_(resolved.config),
+      folder_(folder),
+      options_(options),
+      console_(console),
+      startup_(startup),
+      mesh_(1, parallel_sizes(resolved.config)),
+      batches_(optim::batch_schedule_options(resolved.config, 1)),
+      train_iters_(config::total_train_iterations(resolved.config, 1)) {}
+
+at::Device Trainer::device() const { return config_.dist.device == config::DeviceKind::kCuda ? at::kCUDA : at::kCPU; }
+
+std::filesystem::path Trainer::save_folder() const { return config_.checkpoint.save ? std::filesystem::path(*config_.checkpoint.save) : folder_.checkpoints(); }
+
+bool Trainer::saving_enabled() const { return config_.checkpoint.save_interval != 0; }
+
+void Trainer::set_up() {
+  startup_span_ = lens::open_startup_span(startup_, "ModelType.encoder_or_decoder");
+  {
+    PHAROS_SPAN(span, Group::kDataLoading, "megatron.startup.dataloader", {lens::kGoodput, true});
+    data_ = std::make_unique<DataFeed>(config_, 0, 1);
+  }
+  startup_.finish_phase("data");
+  {
+    PHAROS_SPAN(span, Group::kModelInit, "megatron.startup.model_init", {lens::kGoodput, true});
+    build_model();
+    load_checkpoint();
+  }
+  startup_.finish_phase("model");
+  metrics_ = std::make_unique<MetricsLog>(folder_.metrics(), state_.step);
+  reporter_ = std::make_unique<Reporter>(config_, train_iters_, console_, *metrics_);
+}
+
+void Trainer::build_model() {
+  model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), mesh_, 0);
+  if (config_.model.hf_path) {
+    model_->allocate(device());
+    hf::load_weights(model_->parameters(), *config_.model.hf_path, mesh_, 0);
+  } else {
+    model_->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
+  }
+  gradients_ = std::make_unique<optim::GradientBuffer>(model_->parameters(), config_.ddp.bucket_size.value_or(0));
+  optimizer_ = std::make_unique<optim::Optimizer>(*gradients_, optim::optimizer_options(config_));
+  std::vector<std::string> warnings;
+  schedule_ = std::make_unique<optim::LrSchedule>(optim::lr_schedule_options(config_, batches_, warnings));
+  for (const auto& warning : warnings) console_.line("warning: " + warning);
+  state_.seed = static_cast<std::uint64_t>(config_.rng.seed);
+}
+
+checkpoint::Contents Trainer::contents() {
+  checkpoint::Contents contents{model_->parameters(), {}};
+  optimizer_->for_each_state([&](std::size_t index, std::string_view kind, const at::Tensor& tensor) {
+    auto state = std::find_if(contents.state.begin(), contents.state.end(), [&](const auto& s) { return s.kind == kind; });
+    if (state == contents.state.end()) {
+      state = contents.state.insert(state, {std::string(kind), std::vector<at::Tensor>(contents.parameters.size())});
+    }
+    state->tensors[index] = tensor;
+  });
+  return contents;
+}
+
+void Trainer::load_checkpoint() {
+  const auto& settings = config_.checkpoint;
+  const std::filesystem::path source = options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
+  if (source.empty()) return;
+  PHAROS_SPAN(span, Group::kLoadCheckpoint, "megatron.checkpoint.load", {lens::kGoodput, true});
+  const auto found = checkpoint::find_checkpoint(source, settings.ckpt_step);
+  if (!found) {
+    if (options_.resume) {
+      console_.line("no checkpoint to resume from in " + source.string() + "; the run starts at step 0");
+      return;
+    }
+    throw base::UserError({.what = "There is no checkpoint in '" + source.string() + "'.",
+                           .where = resolved_.describe("checkpoint.load"),
+                           .fix = "Correct checkpoint.load or leave it out to start from scratch."});
+  }
+  for (const auto& warning : found->warnings) console_.line("warning: " + warning);
+  checkpoint::Contents wanted = contents();
+  if (settings.finetune || !settings.load_optim) wanted.state.clear();
+  const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, mesh_, 0);
+  for (const auto& warning : result.warnings) console_.line("warning: " + warning);
+  loaded_from_ = found->folder;
+  if (settings.finetune) {
+    console_.line(fmt::format("loaded weights from {}; counters start at 0 (checkpoint.finetune)", found->folder.string()));
+  } else {
+    state_ = result.train_state;
+    schedule_->restore(state_.scheduler, optim::stored_schedule_policy(config_.scheduler));
+    if (!wanted.state.empty()) optimizer_->restore_scalars(state_.optimizer);
+    last_saved_step_ = options_.resume ? state_.step : -1;
+    console_.line(fmt::format("resumed from {} at step {}", found->folder.string(), state_.step));
+  }
+  // Main parameters that were not loaded follow the weights; those that were decide about the weights.
+  if (wanted.state.empty()) {
+    optimizer_->copy_data_to_main();
+  } else {
+    optimizer_->copy_main_to_data();
+  }
+}
+
+bool Trainer::is_skipped_by_request(std::int64_t iteration) const {
+  const auto& skipped = config_.train.iterations_to_skip;
+  return std::find(skipped.begin(), skipped.end(), iteration) != skipped.end();
+}
+
+void Trainer::skip_iteration() {
+  const std::int64_t batch = batches_.at(state_.consumed_train_samples).running_global_batch_size;
+  state_.step += 1;
+  state_.consumed_train_samples += batch;
+  state_.skipped_train_samples += batch;
+  console_.line(fmt::format("iteration {} is skipped (train.iterations_to_skip)", state_.step));
+}
+
+StepRecord Trainer::run_iteration() {
+  StepRecord record;
+  const std::int64_t start = base::monotonic_ns();
+  const optim::BatchSize batch = batches_.at(state_.consumed_train_samples);
+  record.global_batch_size = batch.running_global_batch_size;
+  record.num_microbatches = static_cast<int>(batch.num_microbatches);
+  PHAROS_SPAN(span, Group::kStep, "megatron.train.iteration", {lens::kGoodput, true}, {"megatron.iteration", state_.step});
+  record.loss_scale = optimizer_->loss_scale();
+  StepTimes times;
+  LossSums sums;
+  {
+    PHAROS_SPAN(forward_backward_span, Group::kForwardBackward, "megatron.train.iteration.forward_backward",
+                {"num_microbatches", std::int64_t{record.num_microbatches}});
+    gradients_->zero();
+    const StepInput input{state_.step, record.num_microbatches, record.loss_scale, [&](int index) {
+                            return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
+                          }};
+    sums = forward_backward(*model_, config_, input, &times);
+  }
+  record.loss = sums.mean();
+  record.data_wait_ns = times.data_wait_ns;
+  const std::int64_t optimizer_start = base::monotonic_ns();
+  record.forward_backward_ns = optimizer_start - start;
+  check_loss(record.loss, state_.step + 1);
+  record.learning_rate = schedule_->learning_rate();
+  record.weight_decay = schedule_->weight_decay();
+  optim::StepResult result;
+  {
+    PHAROS_SPAN(optimizer_span, Group::kOptimizer, "megatron.train.iteration.optimizer");
+    result = optimizer_->step(record.learning_rate, record.weight_decay);
+    if (optimizer_span) optimizer_span.set("megatron.update_successful", result.update_successful);
+  }
+  record.skipped = !result.update_successful;
+  record.grad_norm = result.grad_norm;
+  if (config_.logger.log_num_zeros_in_grad) record.num_zeros = result.num_zeros;
+  if (!record.skipped) schedule_->advance(record.global_batch_size);
+  record.next_learning_rate = schedule_->learning_rate();
+  if (span) span.set("megatron.skipped", record.skipped);
+  const auto finish = base::monotonic_ns();
+  record.optimizer_ns = finish - optimizer_start;
+  record.step_time_ns = finish - start;
+  return record;
+}
+
+void Trainer::check_loss(double loss, std::int64_t step) {
+  const auto& guard = config_.rerun_state_machine;
+  const bool dynamic_scale = config::compute_dtype(config_.model) == config::DType::kFloat16 && !config_.optimizer.loss_scale;
+  if (guard.check_for_nan_in_loss && !dynamic_scale && !std::isfinite(loss)) {
+    throw base::TrainingError(fmt::format(
+        "The loss of iteration {} is {}: rank 0, device {}, learning rate {:.3E}. The last checkpoint is intact{}.\n"
+        "  fix: look at the grad norms before it in metrics.jsonl; lower optimizer.lr, or train.iterations_to_skip=[{}] to pass this "
+        "batch, or rerun_state_machine.check_for_nan_in_loss=false to go on.",
+        step, loss, device().str(), schedule_->learning_rate(), last_saved_step_ >= 0 ? fmt::format(" (step {})", last_saved_step_) : "", step));
+  }
+  if (guard.check_for_spiky_loss && largest_loss_ > 0 && std::abs(loss) >= guard.spiky_loss_factor * largest_loss_) {
+    console_.line(fmt::format("warning: the loss {:.4f} of iteration {} is {:.1f} times the largest of the first 100", loss, step, std::abs(loss) / largest_loss_));
+  }
+  if (step <= 100 && std::isfinite(loss)) largest_loss_ = std::max(largest_loss_, std::abs(loss));
+}
+
+}  // namespace pharos::train

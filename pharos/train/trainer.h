@@ -1,0 +1,84 @@
+// The state of a run between steps, and the loop over them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "pharos/base/error.h"
+#include "pharos/checkpoint/checkpoint.h"
+#include "pharos/comm/mesh.h"
+#include "pharos/config/resolve.h"
+#include "pharos/lens/startup.h"
+#include "pharos/model/transformer.h"
+#include "pharos/optim/batch_schedule.h"
+#include "pharos/optim/gradient_buffer.h"
+#include "pharos/optim/lr_schedule.h"
+#include "pharos/optim/optimizer.h"
+#include "pharos/train/data_feed.h"
+#include "pharos/train/exit_policy.h"
+#include "pharos/train/report.h"
+#include "pharos/train/run_folder.h"
+#include "pharos/train/train.h"
+
+namespace pharos::train {
+
+class Trainer {
+ public:
+  Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options, Console& console,
+          lens::StartupRecord& startup);
+
+  /// Data, model, optimizer, checkpoint: everything before the first step.
+  void set_up();
+  /// Steps until the last one or an exit condition, then the final evaluation on validation and test data.
+  base::ExitCode run();
+
+ private:
+  void build_model();
+  void load_checkpoint();
+  StepRecord run_iteration();
+  void skip_iteration();
+  /// Megatron's guard on the loss (rerun_state_machine): throws TrainingError for NaN and infinity.
+  void check_loss(double loss, std::int64_t step);
+  void after_iteration(const StepRecord& record);
+  double params_norm();
+  void first_step_done();
+  /// Mean loss over `eval_iters` global batches of a split.
+  double evaluate(DataSplit split);
+  void evaluate_and_report(DataSplit split, const std::string& place);
+  void evaluate_at_end();
+  void save();
+  bool saving_enabled() const;
+  bool is_skipped_by_request(std::int64_t iteration) const;
+  base::ExitCode leave(const ExitDecision& decision);
+  checkpoint::Contents contents();
+  at::Device device() const;
+  std::filesystem::path save_folder() const;
+
+  const config::ResolvedConfig& resolved_;
+  const config::RunConfig& config_;
+  const RunFolder& folder_;
+  const TrainOptions& options_;
+  Console& console_;
+  lens::StartupRecord& startup_;
+  comm::Mesh mesh_;
+  optim::BatchSchedule batches_;
+  std::int64_t train_iters_ = 0;
+
+  std::unique_ptr<DataFeed> data_;
+  std::unique_ptr<model::Transformer> model_;
+  std::unique_ptr<optim::GradientBuffer> gradients_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::LrSchedule> schedule_;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<Reporter> reporter_;
+  checkpoint::TrainState state_;
+  lens::ManagedSpan startup_span_;
+  std::optional<std::filesystem::path> loaded_from_;
+  std::int64_t last_saved_step_ = -1;
+  double largest_loss_ = 0;
+  bool first_step_pending_ = true;
+};
+
+}  // namespace pharos::train

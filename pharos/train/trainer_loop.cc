@@ -1,0 +1,151 @@
+// The loop of a Trainer: steps, evaluation, saving, leaving (order of one pass: megatron-telemetry.md 1.4).
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "pharos/base/clock.h"
+#include "pharos/config/derived.h"
+#include "pharos/config/run_yaml.h"
+#include "pharos/lens/span.h"
+#include "pharos/model/flops.h"
+#include "pharos/optim/clip.h"
+#include "pharos/train/forward_backward.h"
+#include "pharos/train/trainer.h"
+
+namespace pharos::train {
+
+using lens::Group;
+
+base::ExitCode Trainer::run() {
+  const SignalWatch signals(config_.train);
+  const auto& validation = config_.validation;
+  lens::IntervalSpans intervals("megatron.train", config_.checkpoint.save_interval.value_or(0), startup_span_.context());
+  startup_span_.end();
+  while (state_.step < train_iters_ && !validation.skip_train) {
+    intervals.next_pass();
+    if (is_skipped_by_request(state_.step + 1)) {
+      skip_iteration();
+      continue;
+    }
+    StepRecord record;
+    {
+      lens::ManagedSpan first;
+      if (first_step_pending_) {
+        first = lens::managed_span(Group::kFirstIteration, "megatron.train.first_iteration", {lens::kGoodput, true},
+                                   {"megatron.iteration", state_.step});
+      }
+      record = run_iteration();
+    }
+    state_.step += 1;
+    state_.consumed_train_samples += record.global_batch_size;
+    after_iteration(record);
+    const bool evaluates = validation.eval_interval && *validation.eval_interval > 0 && validation.eval_iters > 0 &&
+                           state_.step >= validation.start_eval_at_iter.value_or(0) && state_.step % *validation.eval_interval == 0;
+    if (evaluates && data_->has(DataSplit::kValidation)) evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {}", state_.step));
+    const auto interval = config_.checkpoint.save_interval;
+    const auto decision = decide_exit(config_.train, state_.step, base::monotonic_ns() - base::process_start_monotonic_ns());
+    const bool signalled = decision && decision->reason == ExitReason::kSignal;
+    if (!signalled && interval && *interval > 0 && state_.step % *interval == 0) save();
+    if (decision && state_.step < train_iters_) return leave(*decision);
+  }
+  intervals.finish();
+  if (!validation.skip_train && saving_enabled() && last_saved_step_ != state_.step) save();
+  evaluate_at_end();
+  return base::ExitCode::kDone;
+}
+
+void Trainer::after_iteration(const StepRecord& executed) {
+  PHAROS_SPAN(span, Group::kStep, "megatron.train.iteration_report", {lens::kGoodput, true});
+  StepRecord record = executed;
+  record.step = state_.step;
+  record.consumed_samples = state_.consumed_train_samples;
+  record.skipped_samples = state_.skipped_train_samples;
+  record.flops = model::training_flops(config_.model, record.global_batch_size);
+  record.full_attention_flops = model::full_attention_training_flops(config_.model, record.global_batch_size);
+  state_.floating_point_operations_so_far += record.flops;
+  if (config_.logger.log_params_norm) {
+    PHAROS_SPAN(norm_span, Group::kStep, "megatron.train.params_norm", {lens::kGoodput, true});
+    record.params_norm = params_norm();
+  }
+  if (first_step_pending_) first_step_done();
+  PHAROS_SPAN(log_span, Group::kStep, "megatron.train.log", {lens::kGoodput, true});
+  reporter_->step(record);
+}
+
+double Trainer::params_norm() {
+  double sum = 0;
+  for (const auto* parameter : model_->parameters()) {
+    const at::Tensor values = parameter->data.detach().to(at::kFloat);
+    sum += optim::sum_of_squares(values.reshape(-1).contiguous());
+  }
+  return std::sqrt(sum);
+}
+
+void Trainer::first_step_done() {
+  first_step_pending_ = false;
+  startup_.finish_phase("first step");
+  console_.line(startup_.render());
+  nlohmann::json phases = nlohmann::json::object();
+  for (const auto& phase : startup_.phases()) phases[phase.name] = static_cast<double>(phase.duration_ns) / 1e6;
+  metrics_->append({{"step", state_.step}, {"startup_ms", phases}});
+}
+
+double Trainer::evaluate(DataSplit split) {
+  PHAROS_SPAN(span, Group::kEvaluate, "megatron.evaluate");
+  const std::int64_t batch = config::eval_global_batch_size_or_default(config_);
+  const auto num_microbatches = static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_));
+  LossSums sums;
+  for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
+    PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
+    const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
+    const LossSums part = evaluate_microbatches(*model_, num_microbatches, [&](int index) { return data_->microbatch(split, consumed, index, device()); });
+    sums.loss += part.loss;
+    sums.tokens += part.tokens;
+    if (split == DataSplit::kValidation) state_.consumed_valid_samples += batch;
+  }
+  if (span) span.set("megatron.eval_iters", config_.validation.eval_iters);
+  return sums.mean();
+}
+
+void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
+  const std::int64_t start = base::monotonic_ns();
+  const double loss = evaluate(split);
+  reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, loss, base::monotonic_ns() - start);
+}
+
+void Trainer::evaluate_at_end() {
+  if (config_.validation.eval_iters <= 0) return;
+  if (data_->has(DataSplit::kValidation)) evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {} on validation set", state_.step));
+  if (data_->has(DataSplit::kTest)) evaluate_and_report(DataSplit::kTest, fmt::format("iteration {} on test set", state_.step));
+}
+
+void Trainer::save() {
+  PHAROS_SPAN(exposed, Group::kCheckpoint, "megatron.checkpoint.exposed_save", {lens::kGoodput, true}, {"megatron.iteration", state_.step});
+  PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.save", {lens::kGoodput, true}, {"megatron.iteration", state_.step});
+  state_.scheduler = schedule_->save();
+  state_.optimizer = optimizer_->save_scalars();
+  checkpoint::SaveOptions options;
+  options.save = save_folder();
+  options.most_recent_k = config_.checkpoint.most_recent_k;
+  options.loaded_from = loaded_from_;
+  options.run_config_yaml = config::to_yaml(resolved_);
+  checkpoint::Contents what = contents();
+  if (!config_.checkpoint.save_optim) what.state.clear();
+  const std::int64_t start = base::monotonic_ns();
+  const checkpoint::SaveResult result = checkpoint::save(what, state_, options, mesh_, 0);
+  last_saved_step_ = state_.step;
+  console_.line(render_saved_line(base::wall_ns(), state_.step, options.save.string()));
+  metrics_->append({{"step", state_.step},
+                    {"checkpoint_bytes", result.size_bytes},
+                    {"checkpoint_ms", static_cast<double>(base::monotonic_ns() - start) / 1e6}});
+}
+
+base::ExitCode Trainer::leave(const ExitDecision& decision) {
+  if (saving_enabled() && last_saved_step_ != state_.step) save();
+  console_.line(decision.message);
+  if (saving_enabled()) return base::ExitCode::kInterrupted;
+  throw base::TrainingError(fmt::format("The run stopped at step {} of {} without a checkpoint: checkpoint.save_interval = 0 disables saving.", state_.step, train_iters_));
+}
+
+}  // namespace pharos::train
