@@ -1,0 +1,41 @@
+#include "pharos/optim/adamw.h"
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+
+namespace pharos::optim {
+
+AdamW::AdamW(std::vector<at::Tensor> values, const GradientBuffer& gradients, const AdamWOptions& options)
+    : UpdateRule(std::move(values), gradients),
+      options_(options),
+      exp_avg_(gradients),
+      exp_avg_sq_(gradients),
+      step_(at::zeros({}, gradients.flat().options())) {
+  for (const Group& group : groups()) {
+    lists_.push_back(
+        {exp_avg_.views_of(group), exp_avg_sq_.views_of(group), std::vector<at::Tensor>(group.values.size(), step_)});
+  }
+}
+
+void AdamW::for_each_state(const StateVisitor& visit) {
+  for (std::size_t index = 0; index < exp_avg_.views.size(); ++index) {
+    visit(index, "exp_avg", exp_avg_.views[index]);
+    visit(index, "exp_avg_sq", exp_avg_sq_.views[index]);
+  }
+}
+
+void AdamW::update_group(std::size_t group, const UpdateInput& input, double weight_decay, const at::Tensor& divisor) {
+  const Group& tensors = groups()[group];
+  const Lists& lists = lists_[group];
+  step_.fill_(num_updates());
+  const std::optional<at::Tensor> scale = divisor.defined() ? std::optional(divisor) : std::nullopt;
+  const auto fused = options_.decoupled_weight_decay ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
+  fused(tensors.values, tensors.gradients, lists.exp_avg, lists.exp_avg_sq, {}, lists.steps, input.learning_rate,
+        options_.beta1, options_.beta2, weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale,
+        /*found_inf=*/std::nullopt);
+}
+
+}  // namespace pharos::optim

@@ -1,0 +1,40 @@
+// Adam with decoupled weight decay (Loshchilov & Hutter 2019), or with L2 regularisation (Kingma & Ba 2015).
+#pragma once
+
+#include "pharos/optim/update_rule.h"
+
+namespace pharos::optim {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  bool decoupled_weight_decay = true;  ///< off: weight_decay · p is added to the gradient
+};
+
+/// Update t, counted from 1, with gradient g:
+///   decoupled: p *= 1 - lr·wd                  L2 form: g += wd·p
+///   m = b1·m + (1-b1)·g,  v = b2·v + (1-b2)·g²
+///   p -= lr/(1-b1^t) · m / (sqrt(v)/sqrt(1-b2^t) + eps)
+/// A parameter whose gradient is zero still decays. States: "exp_avg" (m) and "exp_avg_sq" (v).
+class AdamW : public UpdateRule {
+ public:
+  AdamW(std::vector<at::Tensor> values, const GradientBuffer& gradients, const AdamWOptions& options);
+  void for_each_state(const StateVisitor& visit) override;
+
+ private:
+  void update_group(std::size_t group, const UpdateInput& input, double weight_decay,
+                    const at::Tensor& divisor) override;
+
+  /// Arguments of the fused kernel for one group.
+  struct Lists {
+    std::vector<at::Tensor> exp_avg, exp_avg_sq, steps;
+  };
+  AdamWOptions options_;
+  State exp_avg_;
+  State exp_avg_sq_;
+  at::Tensor step_;
+  std::vector<Lists> lists_;  ///< [group]
+};
+
+}  // namespace pharos::optim

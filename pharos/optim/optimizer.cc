@@ -1,0 +1,149 @@
+#include "pharos/optim/optimizer.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "pharos/base/error.h"
+#include "pharos/config/enum_names.h"
+#include "pharos/optim/clip.h"
+#include "pharos/optim/sgd.h"
+
+namespace pharos::optim {
+namespace {
+
+void require_fp32(const char* field, config::DType dtype) {
+  if (dtype == config::DType::kFloat32) return;
+  throw base::UserError({.what = std::string("optimizer.") + field + " = " + config::enum_name(dtype) + " is not fp32.",
+                         .why = "Gradients, main parameters and moments are kept in fp32.",
+                         .fix = std::string("Set optimizer.") + field + "=fp32."});
+}
+
+LossScaler make_loss_scaler(const config::OptimizerConfig& optimizer) {
+  if (optimizer.loss_scale) return LossScaler(*optimizer.loss_scale);
+  if (!optimizer.fp16) return LossScaler(1.0);
+  return LossScaler({.initial_scale = optimizer.initial_loss_scale,
+                     .min_scale = optimizer.min_loss_scale,
+                     .growth_interval = optimizer.loss_scale_window,
+                     .hysteresis = optimizer.hysteresis});
+}
+
+}  // namespace
+
+OptimizerOptions optimizer_options(const config::RunConfig& config) {
+  const auto& optimizer = config.optimizer;
+  OptimizerOptions options;
+  switch (optimizer.optimizer) {
+    case config::OptimizerKind::kAdam:
+      options.kind = OptimizerOptions::Kind::kAdamW;
+      break;
+    case config::OptimizerKind::kSgd:
+      options.kind = OptimizerOptions::Kind::kSgd;
+      break;
+    default:
+      throw base::UserError(
+          {.what = "optimizer.optimizer = " + config::enum_name(optimizer.optimizer) + " is not available.",
+           .why = "The update rules are adam and sgd.",
+           .fix = "Set optimizer.optimizer=adam."});
+  }
+  require_fp32("main_grads_dtype", optimizer.main_grads_dtype);
+  require_fp32("main_params_dtype", optimizer.main_params_dtype);
+  require_fp32("exp_avg_dtype", optimizer.exp_avg_dtype);
+  require_fp32("exp_avg_sq_dtype", optimizer.exp_avg_sq_dtype);
+  options.adam = {.beta1 = optimizer.adam_beta1,
+                  .beta2 = optimizer.adam_beta2,
+                  .epsilon = optimizer.adam_eps,
+                  .decoupled_weight_decay = optimizer.decoupled_weight_decay};
+  options.clip_grad = optimizer.clip_grad;
+  options.count_zeros = config.logger.log_num_zeros_in_grad;
+  options.loss_scaler = make_loss_scaler(optimizer);
+  return options;
+}
+
+Optimizer::Optimizer(const GradientBuffer& gradients, const OptimizerOptions& options)
+    : gradients_(gradients), options_(options) {
+  const at::NoGradGuard no_grad;
+  if (options_.kind == OptimizerOptions::Kind::kAdamW) {
+    rule_ = std::make_unique<AdamW>(make_values(), gradients_, options_.adam);
+  } else {
+    rule_ = std::make_unique<Sgd>(make_values(), gradients_, options_.sgd_momentum);
+  }
+}
+
+/// The fp32 tensors that are updated: the data itself, or a main parameter beside it.
+std::vector<at::Tensor> Optimizer::make_values() {
+  const auto& parameters = gradients_.parameters();
+  std::vector<at::Tensor> values;
+  at::Tensor flat;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const at::Tensor data = parameters[index]->data.detach();
+    if (data.scalar_type() == at::kFloat) {
+      values.push_back(data);
+      continue;
+    }
+    if (!flat.defined()) flat = at::zeros_like(gradients_.flat());
+    main_parameters_.push_back({index, flat_view(flat, gradients_.layout(), index), data});
+    values.push_back(main_parameters_.back().main);
+  }
+  copy_data_to_main();
+  return values;
+}
+
+void Optimizer::copy_data_to_main() {
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : main_parameters_) parameter.main.copy_(parameter.data);
+}
+
+void Optimizer::copy_main_to_data() {
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : main_parameters_) parameter.data.copy_(parameter.main);
+}
+
+StepResult Optimizer::step(double learning_rate, double weight_decay) {
+  const at::NoGradGuard no_grad;
+  const double scale = loss_scale();
+  StepResult result;
+  const double scaled_norm = std::sqrt(sum_of_squares(gradients_.flat()));
+  result.grad_norm = scaled_norm / scale;
+  const bool finite = std::isfinite(scaled_norm);
+  options_.loss_scaler.update(!finite);
+  if (options_.count_zeros) result.num_zeros = gradients_.num_elements() - num_nonzero(gradients_.flat());
+  if (!finite || result.grad_norm > options_.grad_norm_skip_threshold) return result;
+
+  rule_->update({.learning_rate = learning_rate,
+                 .weight_decay = weight_decay,
+                 .gradient_divisor = scale / clip_coefficient(result.grad_norm, options_.clip_grad)});
+  copy_main_to_data();
+  result.update_successful = true;
+  return result;
+}
+
+void Optimizer::for_each_state(const StateVisitor& visit) {
+  for (const auto& parameter : main_parameters_) visit(parameter.index, "main_param", parameter.main);
+  rule_->for_each_state(visit);
+}
+
+nlohmann::json Optimizer::save_scalars() const {
+  return {{"step", rule_->num_updates()}, {"loss_scaler", options_.loss_scaler.save()}};
+}
+
+void Optimizer::restore_scalars(const nlohmann::json& state) {
+  std::int64_t num_updates = -1;
+  try {
+    num_updates = state.at("step").get<std::int64_t>();
+    options_.loss_scaler.restore(state.at("loss_scaler"));
+  } catch (const nlohmann::json::exception& error) {
+    throw base::UserError({.what = "The checkpoint's optimizer state cannot be read.",
+                           .why = error.what(),
+                           .fix = "Resume from another checkpoint, or set checkpoint.load_optim=false."});
+  }
+  if (num_updates < 0) {
+    throw base::UserError({.what = "The checkpoint's optimizer has done " + std::to_string(num_updates) + " updates.",
+                           .fix = "Resume from another checkpoint, or set checkpoint.load_optim=false."});
+  }
+  rule_->set_num_updates(num_updates);
+}
+
+}  // namespace pharos::optim

@@ -1,0 +1,81 @@
+// One optimizer step: loss-scale removal, non-finite check, global norm, clipping, update, copy to the model's weights.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "pharos/config/run_config.h"
+#include "pharos/optim/adamw.h"
+#include "pharos/optim/gradient_buffer.h"
+#include "pharos/optim/loss_scaler.h"
+#include "pharos/optim/update_rule.h"
+
+namespace pharos::optim {
+
+struct OptimizerOptions {
+  enum class Kind : std::uint8_t { kAdamW, kSgd };
+  Kind kind = Kind::kAdamW;
+  AdamWOptions adam;
+  double sgd_momentum = 0.9;
+  double clip_grad = 1.0;  ///< largest global L2 norm; 0 does not clip
+  double grad_norm_skip_threshold = std::numeric_limits<double>::infinity();  ///< a step with a larger norm is skipped
+  bool count_zeros = false;                                                   ///< one more pass over the gradients
+  LossScaler loss_scaler = LossScaler(1.0);
+};
+
+/// From the sections optimizer and logger. fp16 without optimizer.loss_scale scales dynamically. UserError for an
+/// update rule other than adam and sgd, and for optimizer state that is not fp32.
+OptimizerOptions optimizer_options(const config::RunConfig& config);
+
+struct StepResult {
+  bool update_successful = false;  ///< false: non-finite gradient or norm above the threshold; nothing has changed
+  double grad_norm = 0;            ///< global L2, without loss scale, before clipping
+  std::optional<std::int64_t> num_zeros;  ///< zero gradient elements, with count_zeros
+};
+
+class Optimizer {
+ public:
+  /// Optimizes gradients.parameters(), whose data stays at its place from now on. fp32 data is updated in place; for
+  /// bf16 and fp16 data the optimizer keeps fp32 main parameters, taken from the data now. `gradients` must outlive it.
+  Optimizer(const GradientBuffer& gradients, const OptimizerOptions& options);
+
+  /// Updates from the main gradients, which are the loss's times loss_scale(). Afterwards they may be rescaled: zero
+  /// the buffer before the next backward pass. A skipped step leaves parameters and moments bitwise as they were.
+  StepResult step(double learning_rate, double weight_decay);
+
+  /// What to multiply the loss with before the next backward pass.
+  double loss_scale() const { return options_.loss_scaler.scale(); }
+
+  /// Every state tensor, fp32: "main_param" for bf16 and fp16 data, and the update rule's (AdamW: "exp_avg",
+  /// "exp_avg_sq"). After writing to main_param call copy_main_to_data(). Cut by tensor::piece_view for checkpoints.
+  void for_each_state(const StateVisitor& visit);
+  /// Numbers beside the tensors: "step" (updates done) and "loss_scaler".
+  nlohmann::json save_scalars() const;
+  /// UserError when a key is missing.
+  void restore_scalars(const nlohmann::json& state);
+
+  /// After the model's weights were loaded from elsewhere: takes them over as main parameters.
+  void copy_data_to_main();
+  /// Rounds the main parameters into the model's weights. Nothing to do for fp32.
+  void copy_main_to_data();
+
+ private:
+  struct MainParameter {
+    std::size_t index;
+    at::Tensor main;  ///< fp32 view
+    at::Tensor data;  ///< bf16 or fp16
+  };
+  std::vector<at::Tensor> make_values();
+
+  const GradientBuffer& gradients_;
+  OptimizerOptions options_;
+  std::vector<MainParameter> main_parameters_;
+  std::unique_ptr<UpdateRule> rule_;
+};
+
+}  // namespace pharos::optim
