@@ -11,6 +11,7 @@
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/checkpoint/manifest.h"
 #include "pharos/checkpoint/safetensors.h"
+#include "pharos/lens/span.h"
 
 namespace pharos::checkpoint {
 namespace {
@@ -168,6 +169,7 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
   LoadResult result;
   Manifest manifest;
   {
+    PHAROS_SPAN(span, lens::Group::kLoadCheckpoint, "megatron.checkpoint.load.io_read");
     manifest = read_manifest(folder);
     result.train_state = read_train_state(folder);
   }

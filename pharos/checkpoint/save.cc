@@ -10,6 +10,7 @@
 #include "pharos/checkpoint/manifest.h"
 #include "pharos/checkpoint/rank_file.h"
 #include "pharos/checkpoint/safetensors.h"
+#include "pharos/lens/span.h"
 
 namespace pharos::checkpoint {
 namespace {
@@ -136,9 +137,13 @@ SaveResult save(const Contents& contents, const TrainState& state, const SaveOpt
     remove_leftovers(options.save);
   }
   std::vector<Part> parts;
-  { parts = collect_parts(contents, mesh, rank); }
+  {
+    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.state_dict");
+    parts = collect_parts(contents, mesh, rank);
+  }
   SaveResult result{target, 0, {}};
   try {
+    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.io_write");
     if (rank == 0) base::make_directories(temporary);
     wait_for_all();
     const Manifest share = write_rank_file(parts, contents, temporary, rank);

@@ -1,0 +1,85 @@
+// Fixtures of tests/data/hf and changed copies of them.
+#pragma once
+
+#include <ATen/Functions.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "pharos/base/error.h"
+#include "pharos/base/json.h"
+#include "pharos/checkpoint/safetensors.h"
+
+namespace pharos::hf::test {
+
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(PHAROS_TEST_DATA) / "hf" / name;
+}
+
+/// The spelling of config.json that the fixture has beside its own.
+inline std::filesystem::path other_config(const std::string& name) {
+  const auto legacy = fixture(name) / "config.legacy.json";
+  return std::filesystem::exists(legacy) ? legacy : fixture(name) / "config.v5.json";
+}
+
+/// A copy of a fixture in a temporary folder, to be changed.
+class FixtureCopy {
+ public:
+  explicit FixtureCopy(const std::string& name) {
+    static int count = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("pharos_hf_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
+    std::filesystem::remove_all(path_);
+    std::filesystem::copy(fixture(name), path_);
+    for (const auto& item : std::filesystem::directory_iterator(path_)) {
+      std::filesystem::permissions(item.path(), std::filesystem::perms::owner_write,
+                                   std::filesystem::perm_options::add);
+    }
+  }
+  ~FixtureCopy() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path oracle() const { return path_ / "oracle.safetensors"; }
+
+  using Weights = std::map<std::string, at::Tensor>;
+  Weights weights() const {
+    const checkpoint::SafetensorsFile file(path_ / "model.safetensors");
+    Weights weights;
+    for (const auto& entry : file.header().tensors) weights[entry.name] = file.view(entry.name).clone();
+    return weights;
+  }
+  void write_weights(const Weights& weights) const {
+    checkpoint::write_safetensors(path_ / "model.safetensors", {weights.begin(), weights.end()});
+  }
+  void change_weights(const std::function<void(Weights&)>& change) const {
+    Weights changed = weights();
+    change(changed);
+    write_weights(changed);
+  }
+  void change_json(const std::string& name, const std::function<void(nlohmann::json&)>& change) const {
+    nlohmann::json parsed = base::read_json_file(path_ / name);
+    change(parsed);
+    std::ofstream(path_ / name) << parsed.dump();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+template <typename Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+  } catch (const base::UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace pharos::hf::test

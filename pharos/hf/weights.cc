@@ -1,0 +1,160 @@
+#include "pharos/hf/weights.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <set>
+
+#include "pharos/base/error.h"
+#include "pharos/base/text.h"
+#include "pharos/checkpoint/manifest.h"
+#include "pharos/hf/hf_config.h"
+
+namespace pharos::hf {
+namespace {
+
+using checkpoint::ElementType;
+using checkpoint::SafetensorsSet;
+using checkpoint::shape_text;
+using checkpoint::TensorEntry;
+
+constexpr const char* kPositions = "embedding.position_embeddings.weight";
+constexpr const char* kWords = "embedding.word_embeddings.weight";
+constexpr const char* kOutput = "output_layer.weight";
+
+/// One piece to fill and where its values lie.
+struct Wanted {
+  const tensor::Piece* piece;
+  Location location;
+  tensor::Slice slice;
+  at::Tensor target;
+};
+
+bool is_weight_type(ElementType type) {
+  return type == ElementType::kF32 || type == ElementType::kBF16 || type == ElementType::kF16 ||
+         type == ElementType::kF64;
+}
+
+/// Empty when the stored tensor fits the piece.
+std::string mismatch(const Wanted& wanted, const TensorEntry& entry) {
+  if (!is_weight_type(entry.type))
+    return entry.name + " has the type " + checkpoint::element_type_name(entry.type) + ", not F32, BF16 or F16";
+  const std::vector<std::int64_t> expected = wanted.location.tensor_shape(wanted.piece->shape);
+  const bool has_more_positions = wanted.piece->name == kPositions && entry.shape.size() == 2 &&
+                                  entry.shape[0] >= expected[0] && entry.shape[1] == expected[1];
+  if (entry.shape == expected || has_more_positions) return "";
+  return entry.name + " (file " + shape_text(entry.shape) + ", model " + shape_text(expected) + ")";
+}
+
+struct Problems {
+  std::vector<std::string> missing, surplus, misshapen, other;
+
+  bool empty() const { return missing.empty() && surplus.empty() && misshapen.empty() && other.empty(); }
+
+  [[noreturn]] void raise(const std::filesystem::path& folder) const {
+    std::vector<std::string> lines = other;
+    const auto add = [&](const char* title, const std::vector<std::string>& names) {
+      if (!names.empty()) lines.push_back(std::to_string(names.size()) + " " + title + ": " + base::join(names, ", "));
+    };
+    add("missing in the files", missing);
+    add("not in the model", surplus);
+    add("of another shape or type", misshapen);
+    throw base::UserError({.what = "The weights in '" + folder.string() + "' do not fit the model.",
+                           .where = folder.string(),
+                           .why = base::join(lines, "; "),
+                           .fix = "Take the model's shape from the folder's own config.json (model.hf_path) and check "
+                                  "that all its files are there."});
+  }
+};
+
+/// A tied model has one matrix; a stored lm_head must say the same.
+std::string compare_tied_head(const SafetensorsSet& set, const NameTable& table, bool with_prefix) {
+  const Location head = *locate(table, kOutput, with_prefix), words = *locate(table, kWords, with_prefix);
+  if (set.find(head.tensor) == nullptr || set.find(words.tensor) == nullptr) return "";
+  const at::Tensor a = set.view(head.tensor), b = set.view(words.tensor);
+  if (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && at::equal(a, b)) return "";
+  return head.tensor + " differs from " + words.tensor + ", but config.json ties them (tie_word_embeddings)";
+}
+
+std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameters, const NameTable& table,
+                                bool with_prefix, const comm::Mesh& mesh, std::int64_t rank, Problems& problems) {
+  std::vector<Wanted> wanted;
+  for (const auto* parameter : parameters) {
+    for (std::size_t i = 0; i < parameter->pieces.size(); ++i) {
+      const tensor::Piece& piece = parameter->pieces[i];
+      const auto location = locate(table, piece.name, with_prefix);
+      if (!location) {
+        problems.missing.push_back(piece.name + " (a " + family_name(table.family) + " has none)");
+        continue;
+      }
+      wanted.push_back({&piece, *location, tensor::local_slice(piece, mesh, rank),
+                        tensor::piece_view(*parameter, parameter->data, i, mesh, rank)});
+    }
+  }
+  return wanted;
+}
+
+void find_surplus(const SafetensorsSet& set, const NameTable& table, bool with_prefix,
+                  const std::set<std::string>& used, bool is_tied, std::int64_t num_layers, bool is_whole,
+                  Problems& problems) {
+  const std::string head = locate(table, kOutput, with_prefix)->tensor;
+  for (const std::string& name : set.names()) {
+    if (used.contains(name) || is_ignorable(table, name, with_prefix) || (is_tied && name == head)) continue;
+    if (is_whole || !is_known_tensor(table, name, with_prefix, num_layers)) problems.surplus.push_back(name);
+  }
+}
+
+}  // namespace
+
+bool has_prefix(const SafetensorsSet& set, const NameTable& table) {
+  const std::vector<std::string> names = set.names();
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return name.starts_with(table.prefix); });
+}
+
+at::Tensor read_piece(const SafetensorsSet& set, const std::string& name, const Location& location,
+                      const std::vector<std::int64_t>& shape, const tensor::Slice& slice) {
+  const tensor::Slice stored = location.in_tensor(slice, shape);
+  const at::Tensor values = set.slice(name, stored.offset, stored.shape);
+  return location.transposed && values.dim() == 2 ? values.t() : values;
+}
+
+void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::filesystem::path& folder,
+                  const comm::Mesh& mesh, std::int64_t rank) {
+  const HfModel hf = read_hf_config(folder);
+  const NameTable& table = name_table(hf.family);
+  const SafetensorsSet set(folder);
+  const bool with_prefix = has_prefix(set, table);
+  Problems problems;
+  const std::vector<Wanted> wanted = list_wanted(parameters, table, with_prefix, mesh, rank, problems);
+  std::set<std::string> used;
+  for (const Wanted& item : wanted) {
+    const bool is_new = used.insert(item.location.tensor).second;  // a fused tensor is reported once
+    const TensorEntry* entry = set.find(item.location.tensor);
+    if (!is_new) continue;
+    if (entry == nullptr) {
+      problems.missing.push_back(item.location.tensor);
+    } else if (const std::string text = mismatch(item, *entry); !text.empty()) {
+      problems.misshapen.push_back(text);
+    }
+  }
+  const bool is_whole = mesh.size(comm::MeshDim::kPipeline) == 1;
+  const bool is_tied = hf.model.share_embeddings_and_output_weights;
+  if (is_tied) {
+    if (const std::string text = compare_tied_head(set, table, with_prefix); !text.empty())
+      problems.other.push_back(text);
+  }
+  find_surplus(set, table, with_prefix, used, is_tied, *hf.model.num_layers, is_whole, problems);
+  if (!problems.empty()) problems.raise(folder);
+
+  const at::NoGradGuard no_grad;
+  for (auto* parameter : parameters) {
+    const bool is_padded = std::any_of(parameter->pieces.begin(), parameter->pieces.end(),
+                                       [](const tensor::Piece& piece) { return piece.padded_rows > 0; });
+    if (is_padded) parameter->data.zero_();
+  }
+  for (const Wanted& item : wanted)
+    item.target.copy_(read_piece(set, item.location.tensor, item.location, item.piece->shape, item.slice));
+}
+
+}  // namespace pharos::hf
