@@ -40,6 +40,43 @@ void declare_router(SectionBuilder<C>& model) {
   model.field("moe_router_force_biased", &C::moe_router_force_biased, "biased routing (benchmarks)").with(kExperts);
 }
 
+/// How layers are split over stages, and what overlaps with their transfers.
+void declare_stages(SectionBuilder<C>& model) {
+  static constexpr const char* kPipeline = "pipeline parallelism";
+  model
+      .field("pipeline_model_parallel_layout", &C::pipeline_model_parallel_layout,
+             "what sits on which stage: E embedding, t layer, m MTP, L loss, | next stage, x*n repeats")
+      .normalized_by(&layout_text_of)
+      .later(kPipeline);
+  model.field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage, "layers of the first stage")
+      .min(0)
+      .one_rank();
+  model.field("num_layers_in_last_pipeline_stage", &C::num_layers_in_last_pipeline_stage, "layers of the last stage")
+      .min(0)
+      .one_rank();
+  model
+      .field("account_for_embedding_in_pipeline_split", &C::account_for_embedding_in_pipeline_split,
+             "count the embedding as a layer in the split")
+      .one_rank();
+  model
+      .field("account_for_loss_in_pipeline_split", &C::account_for_loss_in_pipeline_split,
+             "count the loss as a layer in the split")
+      .one_rank();
+  model
+      .field("microbatch_group_size_per_vp_stage", &C::microbatch_group_size_per_vp_stage,
+             "microbatches in a row of one chunk; unset: pipeline size")
+      .min(1)
+      .one_rank();
+  model.field("overlap_p2p_comm", &C::overlap_p2p_comm, "stage transfers beside computation").one_rank();
+  model.field("batch_p2p_comm", &C::batch_p2p_comm, "send and receive in one call").one_rank();
+  model
+      .field("overlap_moe_expert_parallel_comm", &C::overlap_moe_expert_parallel_comm,
+             "dispatch of one microbatch beside computation of another")
+      .later("expert parallelism");
+  model.field("delay_wgrad_compute", &C::delay_wgrad_compute, "weight gradients later, to fill bubbles")
+      .later(kPipeline);
+}
+
 }  // namespace
 
 void declare_parallelism(std::vector<Field>& fields) {
@@ -73,38 +110,7 @@ void declare_parallelism(std::vector<Field>& fields) {
   model.field("cp_comm_type", &C::cp_comm_type, "transport of context parallelism, for all layers or each")
       .one_of({"p2p", "all_gather", "a2a", "a2a+p2p"})
       .one_rank();
-  model
-      .field("pipeline_model_parallel_layout", &C::pipeline_model_parallel_layout,
-             "what sits on which stage: E embedding, t layer, m MTP, L loss, | next stage, x*n repeats")
-      .normalized_by(&layout_text_of)
-      .later(kPipeline);
-  model.field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage, "layers of the first stage")
-      .min(0)
-      .one_rank();
-  model.field("num_layers_in_last_pipeline_stage", &C::num_layers_in_last_pipeline_stage, "layers of the last stage")
-      .min(0)
-      .one_rank();
-  model
-      .field("account_for_embedding_in_pipeline_split", &C::account_for_embedding_in_pipeline_split,
-             "count the embedding as a layer in the split")
-      .one_rank();
-  model
-      .field("account_for_loss_in_pipeline_split", &C::account_for_loss_in_pipeline_split,
-             "count the loss as a layer in the split")
-      .one_rank();
-  model
-      .field("microbatch_group_size_per_vp_stage", &C::microbatch_group_size_per_vp_stage,
-             "microbatches in a row of one chunk; unset: pipeline size")
-      .min(1)
-      .one_rank();
-  model.field("overlap_p2p_comm", &C::overlap_p2p_comm, "stage transfers beside computation").one_rank();
-  model.field("batch_p2p_comm", &C::batch_p2p_comm, "send and receive in one call").one_rank();
-  model
-      .field("overlap_moe_expert_parallel_comm", &C::overlap_moe_expert_parallel_comm,
-             "dispatch of one microbatch beside computation of another")
-      .later("expert parallelism");
-  model.field("delay_wgrad_compute", &C::delay_wgrad_compute, "weight gradients later, to fill bubbles")
-      .later(kPipeline);
+  declare_stages(model);
 }
 
 void declare_experts(std::vector<Field>& fields) {

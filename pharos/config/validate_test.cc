@@ -171,6 +171,29 @@ TEST(Validate, CapabilitiesOfThisReleaseAreNamed) {
   for (const Case& test : cases) EXPECT_EQ(problems_of(test, Purpose::kPlan), "") << test.overrides.front();
 }
 
+TEST(Prepare, FillsFieldsFromOutsideBeforeItChecks) {
+  const ResolveRequest request{.recipe = "hf_pretrain", .overrides = {"hf_path=models/tiny", "seq_length=64"}};
+  const auto fill = [](ResolvedConfig& resolved) {
+    for (const auto& [field, value] :
+         {std::pair{"model.num_layers", 2}, {"model.hidden_size", 6}, {"model.num_attention_heads", 4}}) {
+      set_derived(resolved, field, Value::of_integer(value), "models/tiny/config.json");
+    }
+  };
+  try {
+    prepare(request, 1, Purpose::kTrain, fill);
+    FAIL() << "6 is not divisible by 4";
+  } catch (const ConfigErrors& errors) {
+    EXPECT_THAT(errors.what(), HasSubstr("model.hidden_size = 6 (derived: models/tiny/config.json)"));
+  }
+  const auto refuse = [](ResolvedConfig&) { throw base::UserError({.what = "models/tiny/config.json is missing."}); };
+  try {
+    prepare(request, 1, Purpose::kTrain, refuse);
+    FAIL();
+  } catch (const ConfigErrors& errors) {
+    EXPECT_EQ(errors.problems().size(), 1U) << errors.what();
+  }
+}
+
 TEST(Notes, TellOnceWhatHasNoEffect) {
   const auto resolved = prepare({.recipe = "llama_27m",
                                  .overrides = {"ddp.overlap_grad_reduce=true", "model.qk_clip=true",
