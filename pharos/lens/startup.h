@@ -35,7 +35,7 @@ class StartupRecord {
   std::int64_t total_ns() const { return last_ns_ - start_ns_; }
 
   /// One line a phase, `  name  ####  12.0 ms  34 %`: the bar begins where the phase begins. The last line is the
-  /// total; numbers of milliseconds and percent are rounded such that they add up to it.
+  /// total; numbers of milliseconds and percent are rounded such that they add up to it. No newline at the end.
   std::string render() const;
 
  private:

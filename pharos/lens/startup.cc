@@ -1,0 +1,101 @@
+#include "pharos/lens/startup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "pharos/base/clock.h"
+
+namespace pharos::lens {
+namespace {
+
+constexpr int kBarWidth = 40;
+
+/// Name of the span of a phase; empty for those that are spans of their own.
+std::string span_name_of(const std::string& phase) {
+  if (phase == "data" || phase == "model") return "";
+  std::string part = phase == "libraries" ? "imports" : phase == "config" ? "arg_parse" : phase;
+  if (phase == "initialize") part = "initialize_megatron";
+  std::replace(part.begin(), part.end(), ' ', '_');
+  return "megatron.startup." + part;
+}
+
+/// `elapsed_ns` as parts of `whole_ns`, rounded; differences of such numbers add up to the rounded whole.
+std::int64_t scaled(std::int64_t elapsed_ns, std::int64_t whole_ns, std::int64_t parts) {
+  if (whole_ns <= 0) return 0;
+  return static_cast<std::int64_t>(
+      static_cast<double>(elapsed_ns) / static_cast<double>(whole_ns) * static_cast<double>(parts) + 0.5);
+}
+
+std::string bar(std::int64_t first, std::int64_t last) {
+  last = std::max(last, first + 1);
+  if (last > kBarWidth) {
+    last = kBarWidth;
+    first = std::min<std::int64_t>(first, kBarWidth - 1);
+  }
+  std::string text(kBarWidth, ' ');
+  for (std::int64_t i = first; i < last; ++i) text[static_cast<std::size_t>(i)] = '#';
+  return text;
+}
+
+}  // namespace
+
+StartupRecord::StartupRecord() : StartupRecord(base::process_start_monotonic_ns()) {}
+
+void StartupRecord::finish_phase(std::string name) { finish_phase(std::move(name), base::monotonic_ns()); }
+
+void StartupRecord::finish_phase(std::string name, std::int64_t end_ns) {
+  end_ns = std::max(end_ns, last_ns_);
+  phases_.push_back({std::move(name), last_ns_, end_ns - last_ns_});
+  last_ns_ = end_ns;
+}
+
+std::string StartupRecord::render() const {
+  std::size_t name_width = 5;
+  for (const Phase& phase : phases_) name_width = std::max(name_width, phase.name.size());
+  const std::int64_t whole_ns = total_ns();
+  const auto milliseconds = [](std::int64_t elapsed_ns) { return (elapsed_ns + 500'000) / 1'000'000; };
+  std::string text;
+  const auto add_line = [&](const std::string& name, std::int64_t from_ns, std::int64_t to_ns) {
+    const std::int64_t percent = scaled(to_ns, whole_ns, 100) - scaled(from_ns, whole_ns, 100);
+    text += fmt::format("  {:<{}}  {}  {:>7} ms  {:>3} %\n", name, name_width,
+                        bar(scaled(from_ns, whole_ns, kBarWidth), scaled(to_ns, whole_ns, kBarWidth)),
+                        milliseconds(to_ns) - milliseconds(from_ns), percent);
+  };
+  for (const Phase& phase : phases_) {
+    add_line(phase.name, phase.start_ns - start_ns_, phase.start_ns - start_ns_ + phase.duration_ns);
+  }
+  add_line("total", 0, whole_ns);
+  text.pop_back();
+  return text;
+}
+
+ManagedSpan open_startup_span(const StartupRecord& record, std::string_view model_type) {
+  StartOptions options;
+  options.is_root = true;
+  options.start_ns = record.start_ns();
+  ManagedSpan span =
+      start_span(Group::kJob, "megatron.startup", options, {{kGoodput, true}, {"megatron.model_type", model_type}});
+  if (!span) return span;
+  for (const StartupRecord::Phase& phase : record.phases()) {
+    const std::string name = span_name_of(phase.name);
+    if (name.empty()) continue;
+    record_span(name, Group::kJob, phase.start_ns, phase.start_ns + phase.duration_ns, span.context(),
+                {{kGoodput, true}});
+  }
+  return span;
+}
+
+void IntervalSpans::next_pass() {
+  if (interval_ > 0 && num_passes_ % interval_ == 0) {
+    block_.end();
+    StartOptions options;
+    options.is_root = true;
+    options.link = previous_;
+    block_ = start_span(Group::kJob, name_, options, {{kGoodput, true}});
+    if (block_) previous_ = block_.context();
+  }
+  ++num_passes_;
+}
+
+}  // namespace pharos::lens
