@@ -7,6 +7,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/json.h"
+#include "pharos/config/derived.h"
 
 namespace pharos::optim {
 namespace {
@@ -150,6 +151,10 @@ TEST(BatchScheduleOptions, FollowFromTheConfiguration) {
   EXPECT_EQ(BatchSchedule(options).at(0), (BatchSize{1, 8, 8}));
   EXPECT_EQ(BatchSchedule(options).at(100), (BatchSize{4, 32, 32}));
   EXPECT_EQ(options.seq_length, 128);
+  for (std::int64_t consumed = 0; consumed < 120; ++consumed) {
+    EXPECT_EQ(BatchSchedule(options).at(consumed).running_global_batch_size,
+              config::global_batch_size_at(config, consumed, 4));
+  }
   config.train.rampup_batch_size = {8, 8};
   EXPECT_THROW(batch_schedule_options(config, 4), base::UserError);
 }

@@ -1,5 +1,6 @@
 #include "pharos/optim/clip.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -10,7 +11,17 @@
 namespace pharos::optim {
 namespace {
 
-double square_sum(const at::Tensor& norms) { return norms.to(at::kDouble).square_().sum().item<double>(); }
+/// In order of the elements: a parallel sum would depend on the number of threads.
+double square_sum(const at::Tensor& norms) {
+  const at::Tensor on_host = norms.to(at::kCPU).contiguous();
+  double sum = 0;
+  AT_DISPATCH_FLOATING_TYPES(on_host.scalar_type(), "square_sum", [&] {
+    const auto* values = on_host.const_data_ptr<scalar_t>();
+    for (std::int64_t i = 0; i < on_host.numel(); ++i)
+      sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  });
+  return sum;
+}
 
 }  // namespace
 

@@ -58,7 +58,8 @@ class Reference {
   int t_ = 0;
 };
 
-// 50 steps of either form equal the equations in double to 5e-6 (values up to 4), with and without clipping and a loss scale.
+// 50 steps of either form equal the equations in double to 5e-6 (values up to 4), with and without clipping and a loss
+// scale.
 TEST(AdamW, EqualsItsEquations) {
   for (const bool decoupled : {true, false}) {
     for (const double clip : {0.0, 1.0, 1e6}) {
