@@ -18,15 +18,6 @@
 #include "pharos/cli/train_command.h"
 
 namespace pharos::cli {
-namespace {
-
-int exit_status = 0;
-
-}  // namespace
-
-void set_exit_code(base::ExitCode code) { exit_status = static_cast<int>(code); }
-void set_exit_code(int code) { exit_status = code; }
-int exit_code() { return exit_status; }
 
 int run(int argc, char** argv) {
   set_main_entry_ns(base::monotonic_ns());

@@ -1,0 +1,190 @@
+"""What a user does wrong: each is said with what, where and how to fix it, exit code 2, and nothing is left half done."""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import unittest
+
+from pharos_program import RECIPE, ProgramTest, run
+
+
+class CommandLine(ProgramTest):
+    def assert_refused(self, finished, *parts):
+        self.assert_exit(finished, 2)
+        for part in parts:
+            self.assertIn(part, finished.stdout)
+        self.assertNotIn("terminate called", finished.stdout)
+
+    def test_sub_commands_and_words(self):
+        self.assert_refused(run(), "pharos --help")
+        self.assert_refused(run("trian"), "trian")
+        self.assert_refused(run("train"), "pharos recipes list")
+        self.assert_refused(run("train", "quickstrat"), "quickstart")
+        self.assert_refused(run("train", RECIPE, "no_equals_sign"), "no_equals_sign")
+        self.assert_refused(run("config", "explain", "train.train_iter"), "train.train_iters")
+
+    def test_fields(self):
+        table = {
+            "train.train_iter=5": ["train.train_iter", "train.train_iters"],
+            "train.train_iters=abc": ["train.train_iters", "abc", "command line"],
+            "train.train_iters=0": ["train.train_iters"],
+            "train.train_iters=1,2": ["sweep"],
+            "model.num_attention_heads=5": ["num_attention_heads"],
+            "train.global_batch_size=7": ["is not divisible by micro batch size"],
+            "optimizer.lr=-1": ["optimizer.lr"],
+            "model.num_moe_experts=4": ["mixture of experts"],
+            "model.tensor_model_parallel_size=2": ["tensor_model_parallel_size"],
+            "model.activation_func=glue": ["gelu"],
+            "dataset.split=[0,0,0]": ["split"],
+            "model={": ["model={"],
+            "telemetry.span_groups=setp": ["step"],
+        }
+        for override, parts in table.items():
+            with self.subTest(override):
+                folder = self.folder / "never"
+                self.assert_refused(self.train(folder, override), *parts)
+                self.assertFalse((folder / "run.yaml").exists())
+
+    def test_all_problems_at_once(self):
+        finished = self.train(self.folder / "never", "train.train_iters=abc", "optimizer.lrr=1", "model.hidden_size=-3")
+        self.assert_refused(finished, "train.train_iters", "optimizer.lrr", "model.hidden_size")
+
+    def test_recipes(self):
+        broken = self.folder / "broken.yaml"
+        table = {
+            "config: {model: {num_layers: [}": "broken.yaml:1",
+            "config:\n  model:\n    num_layer: 2\n": "broken.yaml:3",
+            "base: broken\n": "broken",
+            "- 1\n": "broken.yaml",
+            "": "broken.yaml",
+            "config:\n  train:\n    train_iters: many\n": "broken.yaml:3",
+        }
+        for text, part in table.items():
+            with self.subTest(text):
+                broken.write_text(text)
+                self.assert_refused(run("train", broken, "--run-dir", self.folder / "never"), part)
+
+    def test_run_folders(self):
+        self.assert_refused(self.train("/proc/pharos"), "/proc/pharos")
+        self.assert_refused(self.train(self.data.with_suffix(".bin")), "tiny.bin")
+        self.assert_refused(self.train(self.folder / "nothing", "--resume"), "no run to resume")
+        folder = self.folder / "once"
+        self.assert_exit(self.train(folder, "train.train_iters=2"), 0)
+        self.assert_refused(self.train(folder, "train.train_iters=2"), "already holds a run", "--resume")
+
+    def test_resume_with_another_model(self):
+        folder = self.folder / "reshaped"
+        self.assert_exit(self.train(folder, "train.train_iters=2"), 0)
+        self.assert_refused(self.train(folder, "--resume", "model.hidden_size=64"), "hidden_size", "decoder.layers.0")
+        self.assert_refused(self.train(folder, "--resume", "model.num_layers=3"), "decoder.layers.2")
+
+
+class Data(ProgramTest):
+    def assert_refused(self, finished, *parts):
+        self.assert_exit(finished, 2)
+        for part in parts:
+            self.assertIn(part, finished.stdout)
+
+    def damaged(self, name, change):
+        """A copy of the data with `change` applied to {'.bin': bytes, '.idx': bytes}; returns its prefix."""
+        prefix = self.folder / name
+        content = {suffix: pathlib.Path(str(self.data) + suffix).read_bytes() for suffix in (".bin", ".idx")}
+        change(content)
+        for suffix, data in content.items():
+            pathlib.Path(str(prefix) + suffix).write_bytes(data)
+        return prefix
+
+    def test_missing_and_damaged_files(self):
+        self.assert_refused(self.train(self.folder / "a", "data=" + str(self.folder / "nowhere")), "nowhere.idx")
+        table = {
+            "truncated": (lambda c: c.update({".idx": c[".idx"][:50]}), "truncated.idx"),
+            "emptied": (lambda c: c.update({".idx": b""}), "emptied.idx"),
+            "magic": (lambda c: c.update({".idx": b"X" + c[".idx"][1:]}), "magic.idx"),
+            "version": (lambda c: c.update({".idx": c[".idx"][:9] + struct.pack("<Q", 7) + c[".idx"][17:]}), "7"),
+            "short_bin": (lambda c: c.update({".bin": c[".bin"][:-10]}), "short_bin.bin"),
+            "empty_bin": (lambda c: c.update({".bin": b""}), "empty_bin"),
+            "counts": (lambda c: c.update({".idx": c[".idx"][:18] + struct.pack("<Q", 2**62) + c[".idx"][26:]}), "counts.idx"),
+        }
+        for name, (change, part) in table.items():
+            with self.subTest(name):
+                prefix = self.damaged(name, change)
+                self.assert_refused(self.train(self.folder / "b", f"data={prefix}"), part)
+                self.assert_refused(run("data", "inspect", prefix, "--samples", "1", "--split-name", "train", "--split", "80,15,5", "--seq-length", "32", "--seed", "1"), part)
+
+    def test_token_outside_the_vocabulary(self):
+        def change(content):
+            content[".bin"] = struct.pack("<H", 5000) + content[".bin"][2:]
+
+        self.assert_refused(self.train(self.folder / "c", f"data={self.damaged('foreign', change)}"), "5000", "foreign.bin")
+
+    def test_texts(self):
+        empty = self.folder / "empty.txt"
+        empty.write_text("")
+        self.assert_refused(run("data", "prepare", empty, "--output", self.folder / "e"), "empty.txt")
+        self.assert_refused(run("data", "prepare", self.folder / "none.txt", "--output", self.folder / "e"), "none.txt")
+        short = self.folder / "short.txt"
+        short.write_text("abc")
+        self.assert_exit(run("data", "prepare", short, "--output", self.folder / "short"), 0)
+        self.assert_refused(self.train(self.folder / "d", f"data={self.folder / 'short'}"), "short")
+        self.assert_refused(run("data", "prepare", short, "--output", "/proc/nothing/x"), "/proc/nothing")
+
+    def test_split_that_rounds_to_nothing(self):
+        finished = run("data", "inspect", self.data, "--samples", "1", "--split-name", "test", "--split", "9999,0.5,0.01", "--seq-length", "32", "--seed", "1", "--num-samples", "5")
+        self.assert_refused(finished, "split")
+
+
+class Checkpoints(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.original = cls.folder / "original"
+        finished = cls.train(cls, cls.original, "train.train_iters=10")
+        assert finished.returncode == 0, finished.stdout
+
+    def copy(self, name):
+        folder = self.folder / name
+        shutil.copytree(self.original, folder)
+        return folder
+
+    def resume(self, folder):
+        return self.train(folder, "--resume", "train.train_iters=12", "scheduler.override_opt_param_scheduler=true")
+
+    def test_flipped_byte_is_found(self):
+        folder = self.copy("flipped")
+        path = folder / "checkpoints/iter_0000010/rank_00000.safetensors"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        finished = self.resume(folder)
+        self.assert_exit(finished, 2)
+        self.assertIn("rank_00000.safetensors", finished.stdout)
+
+    def test_half_a_checkpoint_is_passed_over(self):
+        folder = self.copy("halved")
+        os.remove(folder / "checkpoints/iter_0000010/rank_00000.safetensors")
+        finished = self.resume(folder)
+        self.assert_exit(finished, 0)
+        self.assertIn("step 5", finished.stdout)
+
+    def test_damaged_tracker(self):
+        folder = self.copy("tracker")
+        (folder / "checkpoints/latest_checkpointed_iteration.txt").write_text("banana")
+        finished = self.resume(folder)
+        self.assert_exit(finished, 0)
+        self.assertIn("step 10", finished.stdout)
+
+    def test_foreign_checkpoint_is_named(self):
+        foreign = self.folder / "foreign_checkpoint"
+        (foreign / "iter_0000010").mkdir(parents=True)
+        (foreign / "latest_checkpointed_iteration.txt").write_text("10")
+        (foreign / "iter_0000010/.metadata").write_bytes(b"x")
+        (foreign / "iter_0000010/metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1}))
+        finished = self.train(self.folder / "f", f"checkpoint.load={foreign}")
+        self.assert_exit(finished, 2)
+        self.assertIn("torch_dist", finished.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
