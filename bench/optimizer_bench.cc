@@ -1,13 +1,14 @@
 // The optimizer step on 27M fp32 parameters (those of bench/llama_27m_torch.py), 2 threads: ours against the calls that
-// torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True) make; bench/optimizer_torch.py is the same in Python.
-// Clipping is active on all sides.
+// torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True) make; bench/optimizer_torch.py is the same in
+// Python. Clipping is active on all sides.
 //
 //   build/release/bench/optimizer_bench --benchmark_enable_random_interleaving=true
 //   OMP_NUM_THREADS=2 .venv/bin/python bench/optimizer_torch.py
 //
 // 2026-11-29, AMD EPYC, 2 cores shared with other work, torch 2.13.0; medians of 50 steps, five alternating rounds of
 // which these three ran undisturbed (the machine's load made the others 3 to 10 times slower on every side):
-//   ours 10.7, 10.8, 10.9 ms   same calls in C++ 14.9, 16.4, 14.7 ms   Python 15.3, 15.7, 16.3 ms   ratio ours/Python 0.69
+//   ours 10.7, 10.8, 10.9 ms   same calls in C++ 14.9, 16.4, 14.7 ms   Python 15.3, 15.7, 16.3 ms   ratio ours/Python
+//   0.69
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
