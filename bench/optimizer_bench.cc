@@ -7,8 +7,8 @@
 //
 // 2026-11-29, AMD EPYC, 2 cores shared with other work, torch 2.13.0; medians of 50 steps, five alternating rounds of
 // which these three ran undisturbed (the machine's load made the others 3 to 10 times slower on every side):
-//   ours 10.7, 10.8, 10.9 ms   same calls in C++ 14.9, 16.4, 14.7 ms   Python 15.3, 15.7, 16.3 ms   ratio ours/Python
-//   0.69
+//   ours 10.7, 10.8, 10.9 ms   same calls in C++ 14.9, 16.4, 14.7 ms   Python 15.3, 15.7, 16.3 ms
+// ratio ours/Python 0.67 to 0.70. Two earlier rounds: ours 15.1, 10.4; C++ 17.5, 14.4; Python 14.9, 14.4 (1.01, 0.72).
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
