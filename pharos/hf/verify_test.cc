@@ -16,8 +16,6 @@ using test::FixtureCopy;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-constexpr const char* kNames[] = {"gpt2", "llama", "llama3_tied", "qwen2", "qwen3"};
-
 std::vector<std::string> all_fixtures() {
   std::vector<std::string> names;
   for (const auto& item : std::filesystem::directory_iterator(fixture(""))) {
