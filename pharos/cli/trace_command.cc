@@ -1,0 +1,59 @@
+#include "pharos/cli/trace_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pharos/base/error.h"
+#include "pharos/lens/ring.h"
+
+namespace pharos::cli {
+namespace {
+
+/// The ring itself, or all rings of a run folder.
+std::vector<std::filesystem::path> find_rings(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return {path};
+  const std::filesystem::path inner = path / "trace";
+  std::vector<std::filesystem::path> rings;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::exists(inner) ? inner : path, error)) {
+    if (entry.path().extension() == ".ring") rings.push_back(entry.path());
+  }
+  if (rings.empty()) {
+    throw base::UserError(
+        {.what = "There is no trace ring in " + path.string() + ".",
+         .why = "A run writes trace/rank_N.ring while telemetry.enabled and telemetry.ring are true."});
+  }
+  std::sort(rings.begin(), rings.end());
+  return rings;
+}
+
+void dump(const std::string& path) {
+  for (const std::filesystem::path& ring : find_rings(path)) {
+    const lens::RingContents contents = lens::read_ring(ring);
+    for (const auto* spans : {&contents.spans, &contents.open_spans}) {
+      for (const lens::SpanData& span : *spans) std::cout << lens::to_json_line(span, contents.resource) << "\n";
+    }
+    std::cerr << ring.string() << ": " << contents.spans.size() << " spans ended, " << contents.open_spans.size()
+              << " open, " << contents.num_overwritten << " overwritten; the process "
+              << (contents.is_shut_down ? "left in order" : "still runs or was killed") << "\n";
+  }
+}
+
+}  // namespace
+
+void add_trace_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("trace", "Traces: what a run recorded, also when it was killed");
+  command->require_subcommand(1);
+  CLI::App* dump_command = command->add_subcommand(
+      "dump", "Print a ring as JSON lines: ended spans, then open ones; a summary goes to standard error");
+  auto path = std::make_shared<std::string>();
+  dump_command->add_option("path", *path, "Ring file, or run folder (all its rings)")->required();
+  dump_command->callback([path] { dump(*path); });
+}
+
+}  // namespace pharos::cli

@@ -1,0 +1,12 @@
+// `pharos trace dump PATH`.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace pharos::cli {
+
+void add_trace_command(CLI::App& app);
+
+}  // namespace pharos::cli
