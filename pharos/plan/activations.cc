@@ -1,0 +1,182 @@
+#include "pharos/plan/activations.h"
+
+#include <algorithm>
+
+#include "pharos/config/derived.h"
+#include "pharos/model/flops.h"
+
+namespace pharos::plan {
+namespace {
+
+using config::Activation;
+using config::ModelConfig;
+
+constexpr double kFloatBytes = 4;
+
+bool is_rotary(const ModelConfig& model) { return model.position_embedding_type == config::PositionEmbedding::kRope; }
+
+/// Attention in one kernel that keeps no probabilities (nn::core_attention).
+bool is_fused(const ModelConfig& model) {
+  return model.attention_dropout == 0 && model.attention_backend != config::AttentionBackend::kUnfused &&
+         model.attention_backend != config::AttentionBackend::kLocal;
+}
+
+bool recomputes_core_attention(const ModelConfig& model) {
+  if (model.recompute_granularity != config::RecomputeGranularity::kSelective) return false;
+  const auto& modules = model.recompute_modules;
+  return !modules || std::find(modules->begin(), modules->end(), "core_attn") != modules->end();
+}
+
+/// Mean (LayerNorm) and inverse deviation of each row, fp32.
+double norm_statistics(const ModelConfig& model, double rows) {
+  return rows * kFloatBytes * (model.normalization == config::Normalization::kRmsNorm ? 1 : 2);
+}
+
+double score_elements(const LayerShape& shape) { return shape.batch * shape.heads * shape.length * shape.length; }
+
+/// Bytes of the probabilities and masks that attention without a fused kernel keeps.
+double kept_probabilities(const ModelConfig& model, const LayerShape& shape) {
+  const double scores = score_elements(shape);
+  double bytes = shape.length * shape.length;  // masked_fill keeps its mask
+  bytes += scores * (model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes);  // softmax keeps its result
+  if (model.attention_dropout > 0 || (model.attention_softmax_in_fp32 && shape.element_bytes < kFloatBytes)) {
+    bytes += scores * shape.element_bytes;  // what the second product keeps is another tensor then
+  }
+  return bytes;
+}
+
+/// Queries, keys and values as the core keeps them, in elements a token.
+double kept_query_key_value(const ModelConfig& model, const LayerShape& shape, bool fused) {
+  const double query = shape.query_width(), kv = shape.kv_width();
+  const bool repeats = shape.kv_heads < shape.heads && !recomputes_core_attention(model);
+  const double fused_projection = query + 2 * kv;  // values (and without rotation all three) are views of it
+  const double key_value = repeats ? 2 * query : 0;
+  if (recomputes_core_attention(model) || fused) {
+    const double rotated = is_rotary(model) ? query + (repeats ? 0 : kv) : 0;
+    return rotated + key_value + (repeats && is_rotary(model) ? 0 : fused_projection);
+  }
+  // Matrix products keep contiguous copies; rotated queries and keys and repeated heads are contiguous already.
+  return query + (repeats ? key_value : 2 * kv);
+}
+
+double kept_by_attention(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
+  const double tokens = shape.tokens(), size = shape.element_bytes;
+  const bool fused = is_fused(model), recomputes = recomputes_core_attention(model);
+  double bytes = norm_statistics(model, tokens) + tokens * shape.hidden * size;  // normalised input of qkv
+  if (model.qk_layernorm) {
+    bytes += tokens * (shape.query_width() + shape.kv_width()) * size;  // the norms' inputs, made contiguous
+    bytes += norm_statistics(model, tokens * (shape.heads + shape.kv_heads));
+  }
+  bytes += tokens * kept_query_key_value(model, shape, fused) * size;
+  bytes += tokens * shape.query_width() * size;  // input of the output projection
+  if (recomputes) return bytes;
+  if (!fused) return bytes + kept_probabilities(model, shape);
+  bytes += tokens * shape.heads * kFloatBytes;  // log of the softmax's sums
+  if (model::attention_window(model, layer) > 0) bytes += shape.length * shape.length * size;  // mask
+  return bytes;
+}
+
+/// Tensors of the inner width that the MLP keeps: first product, what the activation keeps, input of the second
+/// product.
+double kept_inner_tensors(const ModelConfig& model) {
+  if (!model.gated_linear_unit) {
+    switch (model.activation_func) {
+      case Activation::kRelu:
+      case Activation::kSigmoid:
+      case Activation::kTanh:
+        return 1;
+      case Activation::kQuickGelu:
+        return 3;
+      default:
+        return 2;
+    }
+  }
+  if (model.activation_func == Activation::kSilu && !model.activation_func_clamp_value &&
+      model.glu_linear_offset == 0) {
+    return 3;
+  }
+  const double more =
+      model.activation_func == Activation::kQuickGelu || model.activation_func == Activation::kSquaredRelu;
+  return 5 + more + (model.activation_func_clamp_value ? 1 : 0);
+}
+
+}  // namespace
+
+LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size) {
+  const auto tensor = static_cast<double>(model.tensor_model_parallel_size);
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  LayerShape shape;
+  shape.batch = real(micro_batch_size);
+  shape.length = real(model.seq_length) / real(model.context_parallel_size);
+  shape.hidden = real(*model.hidden_size);
+  shape.heads = real(*model.num_attention_heads) / tensor;
+  shape.kv_heads = std::max(1.0, real(config::num_query_groups_or_default(model)) / tensor);
+  shape.head_width = real(config::kv_channels_or_default(model));
+  shape.inner = real(config::ffn_hidden_size_or_default(model)) / tensor;
+  shape.element_bytes = config::compute_dtype(model) == config::DType::kFloat32 ? 4 : 2;
+  return shape;
+}
+
+KeptByLayer kept_by_layer(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
+  // Sequence parallelism divides what lies outside attention and MLP over the tensor-parallel ranks.
+  const double parts = model.sequence_parallel ? static_cast<double>(model.tensor_model_parallel_size) : 1;
+  const double tokens = shape.tokens(), size = shape.element_bytes, stream = tokens * shape.hidden * size / parts;
+  KeptByLayer kept;
+  kept.input = stream;
+  kept.attention = kept_by_attention(model, shape, layer);
+  kept.mlp = stream + norm_statistics(model, tokens) + tokens * shape.hidden * size +
+             tokens * shape.inner * kept_inner_tensors(model) * size;
+  return kept;
+}
+
+double mlp_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
+  // The gradient of the residual stream, and the activation's backward pass: its incoming gradient, its result, and for
+  // gates one temporary; the second product's input is freed by then.
+  const double inner = model.gated_linear_unit ? 3 : 1;
+  return shape.tokens() * (shape.hidden + inner * shape.inner) * shape.element_bytes;
+}
+
+double attention_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
+  const double query = shape.query_width(), kv = shape.kv_width();
+  const double key_value = shape.kv_heads < shape.heads ? 2 * query : 2 * kv;
+  double bytes = shape.tokens() * (shape.hidden + query + query + key_value) * shape.element_bytes;
+  if (!is_fused(model)) {  // gradients of probabilities and scores
+    const double score_bytes = model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes;
+    bytes += score_elements(shape) * (score_bytes + shape.element_bytes);
+    if (model.attention_dropout > 0) bytes += score_elements(shape) * shape.element_bytes;  // the mask, drawn again
+  }
+  if (recomputes_core_attention(model) && !is_fused(model)) bytes += kept_probabilities(model, shape);
+  return bytes;
+}
+
+double layer_forward_bytes(const ModelConfig& model, const LayerShape& shape) {
+  const double inner = model.gated_linear_unit ? 3 : 2;
+  const double mlp = shape.tokens() * (2 * shape.hidden + inner * shape.inner) * shape.element_bytes;
+  const double scores = is_fused(model) ? 0 : 2 * score_elements(shape) * kFloatBytes;
+  const double attention =
+      shape.tokens() * (2 * shape.hidden + 2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
+  return std::max(mlp, attention + scores);
+}
+
+double kept_by_head(const ModelConfig& model, const LayerShape& shape) {
+  return norm_statistics(model, shape.tokens()) + 2 * shape.tokens() * shape.hidden * shape.element_bytes;
+}
+
+double logits_bytes(const ModelConfig& model, const LayerShape& shape) {
+  const double width =
+      static_cast<double>(config::padded_vocab_size(model)) / static_cast<double>(model.tensor_model_parallel_size);
+  // fp32 logits are overwritten by log-probabilities and by their gradient; others have an fp32 tensor beside them.
+  const double bytes = shape.element_bytes < kFloatBytes ? shape.element_bytes + kFloatBytes : kFloatBytes;
+  return shape.tokens() * width * bytes;
+}
+
+double output_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
+  double bytes = shape.tokens() * shape.hidden * shape.element_bytes;  // gradient of the normalised stream
+  if (shape.element_bytes < kFloatBytes) {  // the weight gradient before it is added to the fp32 one
+    bytes += shape.hidden * static_cast<double>(config::padded_vocab_size(model)) /
+             static_cast<double>(model.tensor_model_parallel_size) * shape.element_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace pharos::plan

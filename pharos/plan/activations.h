@@ -1,0 +1,55 @@
+// Bytes of tensors that a training step of pharos::nn keeps between forward and backward pass, and of what it needs on
+// top while it works. Follows what each function of nn/ saves; change one with the other.
+#pragma once
+
+#include <cstdint>
+
+#include "pharos/config/model_config.h"
+
+namespace pharos::plan {
+
+/// Local sizes of one layer on one rank.
+struct LayerShape {
+  double batch = 1;     ///< sequences of a microbatch
+  double length = 1;    ///< tokens of a sequence on this rank
+  double hidden = 0;    ///< width of the residual stream
+  double heads = 0;     ///< query heads
+  double kv_heads = 0;  ///< heads of keys and values
+  double head_width = 0;
+  double inner = 0;          ///< width of the MLP
+  double element_bytes = 4;  ///< of the compute type
+  double tokens() const { return batch * length; }
+  double query_width() const { return heads * head_width; }
+  double kv_width() const { return kv_heads * head_width; }
+};
+
+/// For a model whose layers pharos::model declares (see is_declared()).
+LayerShape layer_shape(const config::ModelConfig& model, std::int64_t micro_batch_size);
+
+/// What one layer keeps, by its halves. Its output belongs to the next layer.
+struct KeptByLayer {
+  double input = 0;      ///< the residual stream that comes in
+  double attention = 0;  ///< beside the input
+  double mlp = 0;        ///< with the residual stream between the halves
+  double total() const { return input + attention + mlp; }
+};
+
+/// `layer` counts from 0 over the whole model (windows may differ).
+KeptByLayer kept_by_layer(const config::ModelConfig& model, const LayerShape& shape, std::int64_t layer);
+
+/// Most bytes alive in the backward pass of a half beside everything kept: gradients on their way and temporaries, less
+/// what has been freed by then.
+double mlp_backward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+double attention_backward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+
+/// Most bytes alive in a forward pass through one layer that keeps nothing.
+double layer_forward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+
+/// What the last stage keeps beside the layers: input and output of the final norm.
+double kept_by_head(const config::ModelConfig& model, const LayerShape& shape);
+/// Logits, their log-probabilities and their gradient, as many of them as are alive at once.
+double logits_bytes(const config::ModelConfig& model, const LayerShape& shape);
+/// Most bytes alive in the backward pass of the output layer beside kept tensors and logits.
+double output_backward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+
+}  // namespace pharos::plan

@@ -1,0 +1,173 @@
+#include "pharos/plan/render.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "pharos/base/text.h"
+
+namespace pharos::plan {
+namespace {
+
+using base::format_bytes;
+using base::format_count;
+
+/// Columns on a terminal: bytes of UTF-8 that do not continue a character.
+std::size_t width_of(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+class Page {
+ public:
+  void heading(const std::string& text) { text_ += (text_.empty() ? "" : "\n") + text + "\n"; }
+  void line(const std::string& text) { text_ += "  " + text + "\n"; }
+  /// A label, a value right-aligned behind it, and what explains it.
+  void row(const std::string& label, const std::string& value, const std::string& remark = "") {
+    const std::size_t label_width = std::max<std::size_t>(38, width_of(label)), value_width = width_of(value);
+    text_ += "  " + label + std::string(label_width - width_of(label), ' ');
+    text_ += std::string(value_width < 12 ? 12 - value_width : 1, ' ') + value;
+    if (!remark.empty()) text_ += "   " + remark;
+    text_ += "\n";
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string grouped(std::int64_t value) {
+  std::string text = std::to_string(value);
+  for (auto at = static_cast<std::ptrdiff_t>(text.size()) - 3; at > 0; at -= 3) text.insert(text.begin() + at, ',');
+  return text;
+}
+
+std::string flops_text(double flops) {
+  static constexpr const char* kUnits[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP"};
+  std::size_t unit = 0;
+  for (; flops >= 1000 && unit + 1 < std::size(kUnits); ++unit) flops /= 1000;
+  return fmt::format("{:.3g} {}", flops, kUnits[unit]);
+}
+
+void add_parameters(Page& page, const Plan& plan) {
+  const ParameterPlan& parameters = plan.parameters;
+  page.heading(parameters.by_formula ? "Parameters (by formula)" : "Parameters");
+  const bool several = plan.mesh.world_size() > 1 && !parameters.by_formula;
+  for (const ComponentParameters& component : parameters.components) {
+    if (component.total == 0) continue;
+    page.row(component.name, format_count(static_cast<double>(component.total)),
+             grouped(component.total) + (several ? "; on a rank " + grouped(component.on_rank) : ""));
+  }
+  page.row("total", format_count(static_cast<double>(parameters.total)), grouped(parameters.total));
+  if (parameters.active != parameters.total) {
+    page.row("active for a token", format_count(static_cast<double>(parameters.active)), grouped(parameters.active));
+  }
+  if (plan.mesh.world_size() > 1) {
+    const std::int64_t on_rank = parameters.ranks[static_cast<std::size_t>(parameters.largest_rank)].elements;
+    page.row("on the rank with the most", format_count(static_cast<double>(on_rank)), grouped(on_rank));
+  }
+}
+
+void add_memory(Page& page, const Plan& plan) {
+  const MemoryPlan& memory = plan.memory;
+  page.heading(
+      fmt::format("Memory of one rank at its peak ({}, pipeline rank {})", memory.phase, memory.pipeline_rank));
+  for (const MemoryPart& part : memory.parts) {
+    if (part.bytes > 0) page.row(part.label, format_bytes(part.bytes));
+  }
+  page.row("peak", format_bytes(memory.peak_bytes));
+  for (std::size_t rank = 0; memory.peak_bytes_of_ranks.size() > 1 && rank < memory.peak_bytes_of_ranks.size();
+       ++rank) {
+    page.row(fmt::format("peak of pipeline rank {}", rank), format_bytes(memory.peak_bytes_of_ranks[rank]));
+  }
+  page.heading("Megatron's theoretical estimate, for comparison (16-bit, its own formulas)");
+  for (const std::string& line : plan.megatron_lines) page.line(line);
+}
+
+void add_run(Page& page, const Plan& plan) {
+  const StepPlan& steps = plan.steps;
+  page.heading("Run");
+  page.row("steps", grouped(steps.iterations));
+  page.row(
+      "global batch size", grouped(steps.global_batch_size),
+      fmt::format("sequences a step: {} tokens, {} microbatch{} a rank", grouped(std::llround(steps.tokens_per_step)),
+                  steps.num_microbatches, steps.num_microbatches == 1 ? "" : "es"));
+  page.row("samples", grouped(steps.samples));
+  page.row("tokens", format_count(steps.tokens));
+  if (plan.dataset.is_mock) page.row("data", "mock");
+  for (const DataFile& file : plan.dataset.files) {
+    if (!file.found) continue;
+    const std::string epochs = file.epochs ? fmt::format(", {:.3g} epochs of its training part", *file.epochs) : "";
+    page.row("data " + file.prefix, format_count(static_cast<double>(file.tokens)), "tokens" + epochs);
+  }
+  page.row("floating-point operations a step", flops_text(plan.flops.step),
+           "backward counted twice, attention causal; full attention " + flops_text(plan.flops.full_attention_step));
+  page.row("floating-point operations a token", flops_text(plan.flops.token));
+  page.row("floating-point operations of the run", flops_text(plan.flops.total));
+  const EvaluationPlan& evaluations = plan.evaluations;
+  page.row("evaluations", grouped(evaluations.during_training + evaluations.at_end),
+           evaluations.samples_each > 0 ? fmt::format("of {} sequences each; {} after the last step",
+                                                      grouped(evaluations.samples_each), evaluations.at_end)
+                                        : "");
+  const CheckpointPlan& checkpoint = plan.checkpoint;
+  page.row("checkpoint", format_bytes(checkpoint.size_bytes), grouped(std::llround(checkpoint.size_bytes)) + " bytes");
+  page.row("checkpoints saved", grouped(checkpoint.num_saves),
+           fmt::format("{} kept: {}", checkpoint.num_kept, format_bytes(checkpoint.kept_bytes())));
+}
+
+const std::vector<comm::MeshDim>& all_dims() {
+  using comm::MeshDim;
+  static const std::vector<MeshDim> dims{MeshDim::kTensor,    MeshDim::kContext,      MeshDim::kData,
+                                         MeshDim::kPipeline,  MeshDim::kExpertTensor, MeshDim::kExpert,
+                                         MeshDim::kExpertData};
+  return dims;
+}
+
+void add_layout(Page& page, const Plan& plan, bool with_ranks) {
+  const comm::Mesh& mesh = plan.mesh;
+  page.heading("Layout");
+  page.row("ranks", grouped(mesh.world_size()));
+  std::string sizes;
+  for (const comm::MeshDim dim : all_dims()) {
+    sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", comm::mesh_dim_name(dim), mesh.size(dim));
+  }
+  page.line(sizes);
+  for (std::size_t i = 0; plan.chunks.size() > 1 && i < plan.chunks.size(); ++i) {
+    const ModelChunk& chunk = plan.chunks[i];
+    page.line(fmt::format("stage {} on pipeline rank {}: {}{} layer{} from {}{}", i, chunk.pipeline_rank,
+                          chunk.embedding ? "embedding, " : "", chunk.num_layers, chunk.num_layers == 1 ? "" : "s",
+                          chunk.first_layer, chunk.output ? ", output" : ""));
+  }
+  if (!with_ranks) return;
+  for (const comm::MeshDim dim : all_dims()) {
+    if (mesh.size(dim) == 1) continue;
+    std::string line = fmt::format("{} groups:", comm::mesh_dim_name(dim));
+    for (const auto& group : mesh.groups({dim})) line += fmt::format(" [{}]", fmt::join(group, " "));
+    page.line(line);
+  }
+  for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    std::string line = fmt::format("rank {}:", rank);
+    for (const comm::MeshDim dim : all_dims())
+      line += fmt::format(" {} {}", comm::mesh_dim_name(dim), mesh.coordinate(rank, dim));
+    page.line(line);
+  }
+}
+
+}  // namespace
+
+std::string render(const Plan& plan, bool with_ranks) {
+  Page page;
+  page.heading(fmt::format("Plan of {} on {} rank{}", plan.recipe.empty() ? "the configuration" : plan.recipe,
+                           plan.mesh.world_size(), plan.mesh.world_size() == 1 ? "" : "s"));
+  add_parameters(page, plan);
+  add_memory(page, plan);
+  add_run(page, plan);
+  add_layout(page, plan, with_ranks);
+  if (!plan.notes.empty()) page.heading("Notes");
+  for (const std::string& note : plan.notes) page.line(note);
+  return page.take();
+}
+
+}  // namespace pharos::plan

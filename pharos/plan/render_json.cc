@@ -1,0 +1,112 @@
+#include <nlohmann/json.hpp>
+
+#include "pharos/plan/render.h"
+
+namespace pharos::plan {
+namespace {
+
+using nlohmann::json;
+
+json parameters_json(const ParameterPlan& parameters) {
+  json components = json::object();
+  for (const ComponentParameters& component : parameters.components) {
+    components[component.name] = {{"total", component.total}};
+    if (!parameters.by_formula) components[component.name]["on_rank"] = component.on_rank;
+  }
+  return {{"total", parameters.total},
+          {"active", parameters.active},
+          {"by_formula", parameters.by_formula},
+          {"components", components},
+          {"on_rank", parameters.ranks[static_cast<std::size_t>(parameters.largest_rank)].elements}};
+}
+
+json memory_json(const MemoryPlan& memory) {
+  json components = json::object();
+  for (const MemoryPart& part : memory.parts) components[part.key] = part.bytes;
+  return {{"peak_bytes", memory.peak_bytes},
+          {"phase", memory.phase},
+          {"pipeline_rank", memory.pipeline_rank},
+          {"components", components},
+          {"peak_bytes_of_pipeline_ranks", memory.peak_bytes_of_ranks}};
+}
+
+json dataset_json(const DatasetPlan& dataset) {
+  json files = json::array();
+  for (const DataFile& file : dataset.files) {
+    files.push_back({{"prefix", file.prefix},
+                     {"found", file.found},
+                     {"weight", file.weight},
+                     {"sequences", file.sequences},
+                     {"documents", file.documents},
+                     {"tokens", file.tokens},
+                     {"train_tokens", file.train_tokens},
+                     {"epochs", file.epochs ? json(*file.epochs) : json()}});
+  }
+  return {{"mock", dataset.is_mock}, {"files", files}};
+}
+
+json layout_json(const Plan& plan, bool with_ranks) {
+  using comm::MeshDim;
+  const comm::Mesh& mesh = plan.mesh;
+  const std::vector<MeshDim> dims{MeshDim::kTensor,       MeshDim::kContext, MeshDim::kData,      MeshDim::kPipeline,
+                                  MeshDim::kExpertTensor, MeshDim::kExpert,  MeshDim::kExpertData};
+  json layout = {{"world_size", mesh.world_size()}};
+  for (const MeshDim dim : dims) layout["sizes"][comm::mesh_dim_name(dim)] = mesh.size(dim);
+  for (const ModelChunk& chunk : plan.chunks) {
+    layout["stages"].push_back({{"pipeline_rank", chunk.pipeline_rank},
+                                {"first_layer", chunk.first_layer},
+                                {"num_layers", chunk.num_layers},
+                                {"embedding", chunk.embedding},
+                                {"output", chunk.output}});
+  }
+  if (!with_ranks) return layout;
+  for (const MeshDim dim : dims) layout["groups"][comm::mesh_dim_name(dim)] = mesh.groups({dim});
+  for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    json coordinates = json::object();
+    for (const MeshDim dim : dims) coordinates[comm::mesh_dim_name(dim)] = mesh.coordinate(rank, dim);
+    layout["ranks"].push_back(coordinates);
+  }
+  return layout;
+}
+
+}  // namespace
+
+json to_json(const Plan& plan, bool with_ranks) {
+  const StepPlan& steps = plan.steps;
+  const CheckpointPlan& checkpoint = plan.checkpoint;
+  return {{"recipe", plan.recipe},
+          {"parameters", parameters_json(plan.parameters)},
+          {"memory", memory_json(plan.memory)},
+          {"megatron",
+           {{"weight_and_optimizer_bytes", plan.megatron.weight_and_optimizer_bytes},
+            {"activation_bytes", plan.megatron.activations.total_bytes},
+            {"total_bytes", plan.megatron.weight_and_optimizer_bytes + plan.megatron.activations.total_bytes},
+            {"lines", plan.megatron_lines}}},
+          {"flops",
+           {{"step", plan.flops.step},
+            {"token", plan.flops.token},
+            {"total", plan.flops.total},
+            {"full_attention_step", plan.flops.full_attention_step}}},
+          {"run",
+           {{"iterations", steps.iterations},
+            {"samples", steps.samples},
+            {"tokens", steps.tokens},
+            {"tokens_per_step", steps.tokens_per_step},
+            {"global_batch_size", steps.global_batch_size},
+            {"num_microbatches", steps.num_microbatches}}},
+          {"dataset", dataset_json(plan.dataset)},
+          {"evaluations",
+           {{"during_training", plan.evaluations.during_training},
+            {"at_end", plan.evaluations.at_end},
+            {"samples_each", plan.evaluations.samples_each}}},
+          {"checkpoint",
+           {{"tensor_bytes", checkpoint.tensor_bytes},
+            {"size_bytes", checkpoint.size_bytes},
+            {"num_saves", checkpoint.num_saves},
+            {"num_kept", checkpoint.num_kept},
+            {"kept_bytes", checkpoint.kept_bytes()}}},
+          {"layout", layout_json(plan, with_ranks)},
+          {"notes", plan.notes}};
+}
+
+}  // namespace pharos::plan
