@@ -1,11 +1,15 @@
 #include "pharos/cli/commands.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
+#include "pharos/base/text.h"
 #include "pharos/cli/config_command.h"
 #include "pharos/cli/data_command.h"
 #include "pharos/cli/exit_status.h"
@@ -18,6 +22,22 @@
 #include "pharos/cli/train_command.h"
 
 namespace pharos::cli {
+namespace {
+
+/// CLI11 says only that a sub-command is missing; this names the word and what is like it.
+void check_sub_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) known.push_back(command->get_name());
+  if (std::find(known.begin(), known.end(), argv[1]) != known.end()) return;
+  const auto nearest = base::nearest_names(argv[1], known);
+  throw base::UserError({.what = std::string("There is no sub-command '") + argv[1] + "'.",
+                         .where = "command line",
+                         .why = "There are " + base::join(known, ", ") + ".",
+                         .fix = nearest.empty() ? "See `pharos --help`." : "Did you mean `pharos " + base::join(nearest, "` or `pharos ") + "`?"});
+}
+
+}  // namespace
 
 int run(int argc, char** argv) {
   set_main_entry_ns(base::monotonic_ns());
@@ -33,6 +53,7 @@ int run(int argc, char** argv) {
   add_hf_command(app);
   add_trace_command(app);
   try {
+    check_sub_command(app, argc, argv);
     app.parse(argc, argv);
     return exit_code();
   } catch (const CLI::Success& success) {  // --help, --version

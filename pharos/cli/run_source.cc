@@ -10,7 +10,10 @@ namespace {
 
 std::int64_t entry_ns = 0;
 
+/// Other tokenizers are a matter of `train`, which refuses them; `plan` works from model.vocab_size.
 void complete_vocabulary(config::ResolvedConfig& resolved) {
+  const auto type = resolved.config.tokenizer.tokenizer_type.value_or(config::TokenizerType::kByteLevel);
+  if (type != config::TokenizerType::kByteLevel && type != config::TokenizerType::kNull) return;
   config::RunConfig completed = resolved.config;
   config::apply_vocab_rule(completed, train::make_tokenizer(completed.tokenizer)->vocab_size());
   if (completed.model.vocab_size == resolved.config.model.vocab_size) return;

@@ -52,7 +52,9 @@ struct OptimizerConfig {
   std::string muon_tp_mode = "duplicated";
   double muon_extra_scale_factor = 1.0;
   std::string muon_scalar_optimizer = "adam";
+  double sgd_momentum = 0.9;
   double clip_grad = 1.0;  // 0 disables
+  double grad_norm_skip_threshold = std::numeric_limits<double>::infinity();
   bool fp16 = false;
   bool bf16 = false;
   DType params_dtype = DType::kFloat32;

@@ -63,8 +63,6 @@ constexpr StoredField kStoredFields[] = {
     {"optimizer", "decoupled_lr", "float?", "null", "peak learning rate of embedding and output"},
     {"optimizer", "decoupled_min_lr", "float?", "null", "its floor"},
     {"optimizer", "apply_wd_to_qk_layernorm", "bool", "false", "decay query and key norms"},
-    {"optimizer", "sgd_momentum", "float", "0.9", "momentum of SGD"},
-    {"optimizer", "grad_norm_skip_threshold", "float", "inf", "skip a step whose gradient norm is above"},
     {"optimizer", "store_param_remainders", "bool", "true", "rebuild fp32 weights from bf16 and remainders"},
     {"optimizer", "overlap_param_gather_with_optimizer_step", "bool", "false", "gather parameters while the optimizer runs"},
     {"optimizer", "optimizer_cpu_offload", "bool", "false", "optimizer state on the host"},

@@ -34,16 +34,18 @@ void declare_train(std::vector<Field>& fields) {
       .field("empty_unused_memory_level", &C::empty_unused_memory_level,
              "return cached device memory: 1 after the backward pass, 2 also after the optimizer")
       .min(0)
-      .max(2);
+      .max(2)
+      .hint();
   train
       .field("check_weight_hash_across_dp_replicas_interval", &C::check_weight_hash_across_dp_replicas_interval,
              "compare a hash of the weights over data-parallel ranks every N steps")
       .unit("steps")
       .min(1)
       .one_rank();
-  train.field("train_sync_interval", &C::train_sync_interval, "synchronise the device every N steps")
+  train.field("train_sync_interval", &C::train_sync_interval, "synchronise the device every N steps; every step ends with one here")
       .unit("steps")
-      .min(1);
+      .min(1)
+      .hint();
   train
       .field("check_optimizer_step_success", &C::check_optimizer_step_success,
              "a step counts as successful only if it was on every model-parallel rank")

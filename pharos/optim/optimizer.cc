@@ -56,7 +56,9 @@ OptimizerOptions optimizer_options(const config::RunConfig& config) {
                   .beta2 = optimizer.adam_beta2,
                   .epsilon = optimizer.adam_eps,
                   .decoupled_weight_decay = optimizer.decoupled_weight_decay};
+  options.sgd_momentum = optimizer.sgd_momentum;
   options.clip_grad = optimizer.clip_grad;
+  options.grad_norm_skip_threshold = optimizer.grad_norm_skip_threshold;
   options.count_zeros = config.logger.log_num_zeros_in_grad;
   options.loss_scaler = make_loss_scaler(optimizer);
   return options;

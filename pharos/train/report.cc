@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "pharos/base/clock.h"
+#include "pharos/base/memory.h"
 
 namespace pharos::train {
 namespace {
@@ -38,6 +39,8 @@ void Reporter::step(const StepRecord& record) {
   append_metrics(record);
   const bool is_due = config_.logger.log_interval > 0 && record.step % config_.logger.log_interval == 0;
   if ((is_due || !any_line_) && !config_.logger.skip_train_metrics_log) print_interval(record);
+  const auto memory_interval = config_.logger.log_memory_interval;
+  if (memory_interval && record.step % *memory_interval == 0) print_memory(record.step);
   const double tokens = static_cast<double>(record.global_batch_size * config_.model.seq_length);
   console_.progress({record.step, train_iters_, record.loss, smoothed_step_seconds_, tokens / smoothed_step_seconds_});
 }
@@ -76,6 +79,12 @@ void Reporter::print_interval(const StepRecord& record) {
   any_line_ = true;
   interval_steps_ = interval_advanced_ = interval_skipped_ = interval_nan_ = interval_ns_ = 0;
   interval_loss_ = interval_flops_ = 0;
+}
+
+void Reporter::print_memory(std::int64_t step) {
+  const base::ProcessMemory memory = base::process_memory();
+  console_.log_line(fmt::format("[Rank 0] (after {} iterations) memory (GB) | resident: {:.3f} | max resident: {:.3f} |", step,
+                                static_cast<double>(memory.resident_bytes) / 1e9, static_cast<double>(memory.peak_resident_bytes) / 1e9));
 }
 
 void Reporter::append_metrics(const StepRecord& record) {

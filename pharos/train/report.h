@@ -46,6 +46,7 @@ class Reporter {
 
  private:
   void print_interval(const StepRecord& record);
+  void print_memory(std::int64_t step);
   void append_metrics(const StepRecord& record);
 
   const config::RunConfig& config_;

@@ -1,5 +1,6 @@
 #include "pharos/train/train.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -59,6 +60,7 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   startup.finish_phase("config", options.config_ready_ns);
   keep_freed_memory();
   if (resolved.config.dist.num_threads > 0) at::set_num_threads(static_cast<int>(resolved.config.dist.num_threads));
+  if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
   const RunFolder folder(options.run_folder, options.resume);
   const TelemetryScope telemetry(resolved.config.telemetry, folder);
   Console console(folder.log(), ::isatty(STDOUT_FILENO) != 0);

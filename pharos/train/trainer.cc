@@ -41,7 +41,8 @@ Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder
       startup_(startup),
       mesh_(1, parallel_sizes(resolved.config)),
       batches_(optim::batch_schedule_options(resolved.config, 1)),
-      train_iters_(config::total_train_iterations(resolved.config, 1)) {}
+      train_iters_(config::total_train_iterations(resolved.config, 1)),
+      progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress) {}
 
 at::Device Trainer::device() const { return config_.dist.device == config::DeviceKind::kCuda ? at::kCUDA : at::kCPU; }
 
@@ -68,18 +69,37 @@ void Trainer::set_up() {
 
 void Trainer::build_model() {
   model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), mesh_, 0);
-  if (config_.model.hf_path) {
-    model_->allocate(device());
-    hf::load_weights(model_->parameters(), *config_.model.hf_path, mesh_, 0);
-  } else {
-    model_->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
-  }
+  initialize_weights();
   gradients_ = std::make_unique<optim::GradientBuffer>(model_->parameters(), config_.ddp.bucket_size.value_or(0));
   optimizer_ = std::make_unique<optim::Optimizer>(*gradients_, optim::optimizer_options(config_));
   std::vector<std::string> warnings;
   schedule_ = std::make_unique<optim::LrSchedule>(optim::lr_schedule_options(config_, batches_, warnings));
   for (const auto& warning : warnings) console_.line("warning: " + warning);
   state_.seed = static_cast<std::uint64_t>(config_.rng.seed);
+}
+
+void Trainer::initialize_weights() {
+  const auto& pretrained = config_.checkpoint.pretrained_checkpoint;
+  const bool from_hugging_face = pretrained && std::filesystem::exists(std::filesystem::path(*pretrained) / "config.json");
+  if (!pretrained && !config_.model.hf_path) {
+    model_->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
+    return;
+  }
+  model_->allocate(device());
+  if (!pretrained || from_hugging_face) {
+    const std::string& folder = pretrained ? *pretrained : *config_.model.hf_path;
+    hf::load_weights(model_->parameters(), folder, mesh_, 0);
+    console_.line("initial weights from " + folder);
+    return;
+  }
+  const auto found = checkpoint::find_checkpoint(*pretrained);
+  if (!found) {
+    throw base::UserError({.what = "There is no checkpoint in '" + *pretrained + "'.",
+                           .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
+                           .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
+  }
+  checkpoint::load({model_->parameters(), {}}, found->folder, {}, mesh_, 0);
+  console_.line("initial weights from " + found->folder.string());
 }
 
 checkpoint::Contents Trainer::contents() {
@@ -178,6 +198,7 @@ StepRecord Trainer::run_iteration() {
     if (optimizer_span) optimizer_span.set("megatron.update_successful", result.update_successful);
   }
   record.skipped = !result.update_successful;
+  if (record.skipped) check_gradients(result.grad_norm, state_.step + 1);
   record.grad_norm = result.grad_norm;
   if (config_.logger.log_num_zeros_in_grad) record.num_zeros = result.num_zeros;
   if (!record.skipped) schedule_->advance(record.global_batch_size);
@@ -189,15 +210,35 @@ StepRecord Trainer::run_iteration() {
   return record;
 }
 
+bool Trainer::has_dynamic_loss_scale() const {
+  return config::compute_dtype(config_.model) == config::DType::kFloat16 && !config_.optimizer.loss_scale;
+}
+
+void Trainer::fail_iteration(const std::string& what, std::int64_t step) const {
+  const std::string saved = last_saved_step_ >= 0 ? fmt::format("; the checkpoint of step {} is intact", last_saved_step_) : "";
+  throw base::TrainingError(
+      fmt::format("{} (iteration {}, rank 0, device {}, learning rate {:.3E}){}.\n"
+                  "  fix: look at the gradient norms before it in metrics.jsonl; lower optimizer.lr, pass this batch with "
+                  "train.iterations_to_skip=[{}], or skip such steps with rerun_state_machine.check_for_nan_in_loss=false.",
+                  what, step, device().str(), schedule_->learning_rate(), saved, step));
+}
+
+void Trainer::check_gradients(double grad_norm, std::int64_t step) {
+  // With a dynamic loss scale an overflow is the scaler's business: it lowers the scale.
+  const bool guarded = config_.rerun_state_machine.check_for_nan_in_loss || config_.ddp.check_for_nan_in_grad;
+  if (std::isfinite(grad_norm) || has_dynamic_loss_scale() || !guarded) return;
+  auto names = gradients_->non_finite_parameters();
+  const std::size_t count = names.size();
+  names.resize(std::min<std::size_t>(count, 5));
+  fail_iteration(fmt::format("The gradient of {} parameter{} is not finite: {}{}", count, count == 1 ? "" : "s", base::join(names, ", "),
+                             count > names.size() ? ", …" : ""),
+                 step);
+}
+
 void Trainer::check_loss(double loss, std::int64_t step) {
   const auto& guard = config_.rerun_state_machine;
-  const bool dynamic_scale = config::compute_dtype(config_.model) == config::DType::kFloat16 && !config_.optimizer.loss_scale;
-  if (guard.check_for_nan_in_loss && !dynamic_scale && !std::isfinite(loss)) {
-    throw base::TrainingError(fmt::format(
-        "The loss of iteration {} is {}: rank 0, device {}, learning rate {:.3E}. The last checkpoint is intact{}.\n"
-        "  fix: look at the grad norms before it in metrics.jsonl; lower optimizer.lr, or train.iterations_to_skip=[{}] to pass this "
-        "batch, or rerun_state_machine.check_for_nan_in_loss=false to go on.",
-        step, loss, device().str(), schedule_->learning_rate(), last_saved_step_ >= 0 ? fmt::format(" (step {})", last_saved_step_) : "", step));
+  if (guard.check_for_nan_in_loss && !has_dynamic_loss_scale() && !std::isfinite(loss)) {
+    fail_iteration(fmt::format("The loss is {}", loss), step);
   }
   if (guard.check_for_spiky_loss && largest_loss_ > 0 && std::abs(loss) >= guard.spiky_loss_factor * largest_loss_) {
     console_.line(fmt::format("warning: the loss {:.4f} of iteration {} is {:.1f} times the largest of the first 100", loss, step, std::abs(loss) / largest_loss_));

@@ -18,6 +18,7 @@
 #include "pharos/optim/optimizer.h"
 #include "pharos/train/data_feed.h"
 #include "pharos/train/exit_policy.h"
+#include "pharos/train/progress_file.h"
 #include "pharos/train/report.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/train.h"
@@ -36,11 +37,16 @@ class Trainer {
 
  private:
   void build_model();
+  void initialize_weights();
   void load_checkpoint();
   StepRecord run_iteration();
   void skip_iteration();
   /// Megatron's guard on the loss (rerun_state_machine): throws TrainingError for NaN and infinity.
   void check_loss(double loss, std::int64_t step);
+  /// The same for a gradient that is not finite, where no loss scaler deals with it.
+  void check_gradients(double grad_norm, std::int64_t step);
+  [[noreturn]] void fail_iteration(const std::string& what, std::int64_t step) const;
+  bool has_dynamic_loss_scale() const;
   void after_iteration(const StepRecord& record);
   double params_norm();
   void first_step_done();
@@ -73,6 +79,9 @@ class Trainer {
   std::unique_ptr<optim::LrSchedule> schedule_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Reporter> reporter_;
+  ProgressFile progress_;
+  double job_flops_ = 0;
+  std::int64_t loop_start_ns_ = 0;
   checkpoint::TrainState state_;
   lens::ManagedSpan startup_span_;
   std::optional<std::filesystem::path> loaded_from_;

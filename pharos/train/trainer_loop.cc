@@ -19,6 +19,8 @@ using lens::Group;
 
 base::ExitCode Trainer::run() {
   const SignalWatch signals(config_.train);
+  progress_.append("Starting job");
+  loop_start_ns_ = base::monotonic_ns();
   const auto& validation = config_.validation;
   lens::IntervalSpans intervals("megatron.train", config_.checkpoint.save_interval.value_or(0), startup_span_.context());
   startup_span_.end();
@@ -64,6 +66,7 @@ void Trainer::after_iteration(const StepRecord& executed) {
   record.flops = model::training_flops(config_.model, record.global_batch_size);
   record.full_attention_flops = model::full_attention_training_flops(config_.model, record.global_batch_size);
   state_.floating_point_operations_so_far += record.flops;
+  job_flops_ += record.flops;
   if (config_.logger.log_params_norm) {
     PHAROS_SPAN(norm_span, Group::kStep, "megatron.train.params_norm", {lens::kGoodput, true});
     record.params_norm = params_norm();
@@ -135,6 +138,8 @@ void Trainer::save() {
   const std::int64_t start = base::monotonic_ns();
   const checkpoint::SaveResult result = checkpoint::save(what, state_, options, mesh_, 0);
   last_saved_step_ = state_.step;
+  progress_.append(saved_checkpoint_event(state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
+                                          state_.floating_point_operations_so_far, state_.consumed_train_samples * config_.model.seq_length));
   console_.line(render_saved_line(base::wall_ns(), state_.step, options.save.string()));
   metrics_->append({{"step", state_.step},
                     {"checkpoint_bytes", result.size_bytes},
