@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,8 @@ namespace pharos::lens {
 namespace {
 
 constexpr const char* kFolderVariable = "LENS_RING_TEST_FOLDER";
+
+std::pair<std::string, StoredValue> entry(const char* key, StoredValue value) { return {key, std::move(value)}; }
 
 /// The victim: runs in a process of its own, started by the test below.
 TEST(RingVictim, DISABLED_RecordsUntilKilled) {
@@ -73,12 +76,9 @@ TEST(Ring, SurvivesKillWithTheSpansThatWereOpen) {
   EXPECT_EQ(attribute(contents.open_spans[1], "phase"), StoredValue(std::string("backward")));
   EXPECT_EQ(contents.open_spans[1].end_ns, 0);
   EXPECT_EQ(contents.open_spans[1].parent_span_id, contents.open_spans[0].context.span_id);
-  EXPECT_THAT(contents.resource.attributes,
-              testing::Contains(std::pair<std::string, StoredValue>("dl.rank", std::int64_t{3})));
-  EXPECT_THAT(contents.resource.attributes,
-              testing::Contains(std::pair<std::string, StoredValue>("service.name", std::string("victim"))));
-  EXPECT_THAT(contents.resource.attributes,
-              testing::Contains(std::pair<std::string, StoredValue>("process.pid", std::int64_t{child})));
+  EXPECT_THAT(contents.resource.attributes, testing::Contains(entry("dl.rank", std::int64_t{3})));
+  EXPECT_THAT(contents.resource.attributes, testing::Contains(entry("service.name", std::string("victim"))));
+  EXPECT_THAT(contents.resource.attributes, testing::Contains(entry("process.pid", std::int64_t{child})));
 }
 
 TelemetryOptions small_ring(const TemporaryFolder& folder) {
@@ -199,6 +199,55 @@ TEST(Ring, ForeignAndDamagedFilesAreErrorsOrLoseOnlyTheDamage) {
     } catch (const base::UserError&) {
       EXPECT_LT(position, 4096u);
     }
+  }
+}
+
+TEST(Ring, WithoutExportersOverwritingIsNoLoss) {
+  const TemporaryFolder folder;
+  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .run_folder = folder.path(), .ring_records = 16});
+  for (int i = 0; i < 50; ++i) managed_span(Group::kStep, "test.step", {"i", i}).end();
+  PHAROS_SPAN(open, Group::kStep, "test.open");
+  telemetry.shutdown();
+  EXPECT_EQ(telemetry.counts().overwritten, 0u);
+  EXPECT_EQ(telemetry.counts().recorded, 50u);
+  const RingContents contents = read_ring(telemetry.ring_path());
+  EXPECT_EQ(contents.num_overwritten, 34u);
+  ASSERT_EQ(contents.spans.size(), 17u);
+  EXPECT_EQ(contents.spans.back().name, "test.open");
+  EXPECT_EQ(attribute(contents.spans.back(), "nemo.span.truncated"), StoredValue(true));
+  EXPECT_TRUE(contents.open_spans.empty());
+}
+
+/// No file of this process may grow beyond a size: what a full disk does to an allocation of blocks.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t num_bytes) {
+    before_handler_ = signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{num_bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, before_handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*before_handler_)(int) = nullptr;
+};
+
+TEST(Ring, DiskWithoutRoomLeavesSpansInMemory) {
+  for (const rlim_t limit_bytes : {1000, 300'000}) {  // no room for the header; no room for a thread
+    const TemporaryFolder folder;
+    testing::internal::CaptureStderr();
+    {
+      const FileSizeLimit limit(limit_bytes);
+      MemoryTelemetry memory(kEveryGroup, small_ring(folder));
+      managed_span(Group::kStep, "test.step").end();
+      EXPECT_EQ(memory.spans().size(), 1u);
+    }
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("telemetry: no room for"));
   }
 }
 
