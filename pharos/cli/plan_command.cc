@@ -1,0 +1,77 @@
+#include "pharos/cli/plan_command.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "pharos/base/error.h"
+#include "pharos/cli/run_source.h"
+#include "pharos/config/resolve.h"
+#include "pharos/plan/plan.h"
+#include "pharos/plan/render.h"
+
+namespace pharos::cli {
+namespace {
+
+struct Arguments {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  std::int64_t world_size = 0;  ///< 0: the smallest that fits
+  bool with_ranks = false;
+  bool as_json = false;
+};
+
+/// The fewest ranks the configuration runs on. Its problems are left to the reading that knows the number of ranks.
+std::int64_t smallest_world_size(const config::ResolveRequest& request) {
+  std::int64_t world_size = 1;
+  const auto look = [&](config::ResolvedConfig& resolved) {
+    world_size = plan::smallest_world_size(resolved.config.model);
+  };
+  try {
+    config::prepare(request, 1, config::Purpose::kPlan, look);
+  } catch (const base::UserError&) {
+  }
+  return world_size;
+}
+
+void run_plan(const Arguments& arguments) {
+  config::ResolveRequest request{.recipe = arguments.recipe, .overrides = arguments.overrides};
+  if (request.recipe.find('=') != std::string::npos) {  // no recipe given: the first word is an override already
+    request.overrides.insert(request.overrides.begin(), request.recipe);
+    request.recipe.clear();
+  }
+  const std::int64_t world_size = arguments.world_size > 0 ? arguments.world_size : smallest_world_size(request);
+  const config::ResolvedConfig resolved = config::prepare(request, world_size, config::Purpose::kPlan, complete_config);
+  const plan::Plan plan = plan::make_plan(resolved, world_size);
+  if (arguments.as_json) {
+    nlohmann::json json = plan::to_json(plan, arguments.with_ranks);
+    json["warnings"] = resolved.warnings;
+    std::cout << json.dump(2) << "\n";
+    return;
+  }
+  std::cout << plan::render(plan, arguments.with_ranks);
+  for (const std::string& warning : resolved.warnings) std::cout << "note: " << warning << "\n";
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("plan", "What a run will need and do: checks, parameters, memory, operations, steps");
+  command->add_option("recipe", arguments->recipe, "Recipe by name or path (pharos recipes list)");
+  command->add_option("overrides", arguments->overrides,
+                      "key=value …: fields of the configuration or parameters of the recipe");
+  command
+      ->add_option("--world-size", arguments->world_size,
+                   "Number of ranks (default: the fewest the parallel sizes allow)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--ranks", arguments->with_ranks, "List groups and coordinates of all ranks");
+  command->add_flag("--json", arguments->as_json, "As JSON (docs/plan.md)");
+  command->callback([arguments] { run_plan(*arguments); });
+}
+
+}  // namespace pharos::cli
