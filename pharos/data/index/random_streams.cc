@@ -12,6 +12,9 @@ using Uint128 = unsigned __int128;
 
 constexpr Uint128 kPcgMultiplier = (static_cast<Uint128>(2549297995355413924ULL) << 64) | 4865540595714422341ULL;
 
+/// From this size on PyTorch draws 64-bit words, the high half first, and shuffles from the inside out.
+constexpr std::int64_t kWideRandpermSize = std::numeric_limits<std::uint32_t>::max() / 20;
+
 /// One step of the hash that numpy's SeedSequence mixes with (O'Neill, seed_seq_fe).
 class SeedHash {
  public:
@@ -103,16 +106,19 @@ std::int32_t NumpyPcg64::integer(std::int32_t low, std::int32_t high) {
 
 std::vector<std::int64_t> torch_randperm(std::int64_t size, std::uint64_t seed) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(size));
-  std::iota(values.begin(), values.end(), 0);
   std::mt19937 engine(static_cast<std::uint32_t>(seed));
-  // Beyond this size PyTorch draws 64-bit words, the high half first, to keep the modulo's bias small.
-  const bool wide = size >= std::numeric_limits<std::uint32_t>::max() / 20;
-  for (std::int64_t i = 0; i + 1 < size; ++i) {
-    std::uint64_t word = engine();
-    if (wide) word = (word << 32) | engine();
-    const auto offset = static_cast<std::int64_t>(word % static_cast<std::uint64_t>(size - i));
-    std::swap(values[static_cast<std::size_t>(i)], values[static_cast<std::size_t>(i + offset)]);
+  if (size >= kWideRandpermSize) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint64_t word = engine();
+      word = (word << 32) | engine();
+      const auto other = static_cast<std::size_t>(word % (i + 1));
+      values[i] = values[other];
+      values[other] = static_cast<std::int64_t>(i);
+    }
+    return values;
   }
+  std::iota(values.begin(), values.end(), 0);
+  for (std::size_t i = 0; i + 1 < values.size(); ++i) std::swap(values[i], values[i + engine() % (values.size() - i)]);
   return values;
 }
 
