@@ -163,7 +163,16 @@ void print_notes(const model::Transformer& model, std::size_t prompt_size, const
   }
 }
 
+void check_positive(const char* option, std::int64_t value) {
+  if (value > 0) return;
+  throw base::UserError({.what = fmt::format("{} = {} is not at least 1.", option, value),
+                         .where = "command line",
+                         .fix = fmt::format("Give a positive number, or leave {} out.", option)});
+}
+
 void run_generate(Arguments arguments) {
+  check_positive("--max-tokens", arguments.options.max_tokens);
+  check_positive("--num-samples", arguments.num_samples);
   model::validate(arguments.options.sampling);
   const GenerateSource source = load_generate_source(arguments.source);
   for (const std::string& warning : source.warnings) std::cerr << "note: " << warning << "\n";
@@ -235,9 +244,7 @@ void add_generate_command(CLI::App& app) {
       ->allow_extra_args(false)
       ->excludes(prompt);
   auto& options = arguments->options;
-  command->add_option("--max-tokens", options.max_tokens, "Most tokens to generate")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command->add_option("--max-tokens", options.max_tokens, "Most tokens to generate")->capture_default_str();
   command
       ->add_option("--temperature", options.sampling.temperature,
                    "Divides the logits; 0 always takes the most probable token")
@@ -249,9 +256,7 @@ void add_generate_command(CLI::App& app) {
                    "Draw from the fewest tokens that reach this probability; 1: from all")
       ->capture_default_str();
   command->add_option("--seed", options.seed, "The same seed gives the same text")->capture_default_str();
-  command->add_option("--num-samples", arguments->num_samples, "Independent continuations")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command->add_option("--num-samples", arguments->num_samples, "Independent continuations")->capture_default_str();
   command->add_flag("!--no-stream", arguments->is_streaming, "Print when done instead of token by token");
   command->add_flag("--json", arguments->as_json, "One JSON object a sample, with token ids and times");
   command->callback([arguments] { run_generate(*arguments); });
