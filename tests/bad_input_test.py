@@ -58,7 +58,7 @@ class CommandLine(ProgramTest):
             "config:\n  model:\n    num_layer: 2\n": "broken.yaml:3",
             "base: broken\n": "broken",
             "- 1\n": "broken.yaml",
-            "": "broken.yaml",
+            "": "train.micro_batch_size is required",
             "config:\n  train:\n    train_iters: many\n": "broken.yaml:3",
         }
         for text, part in table.items():

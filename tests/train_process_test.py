@@ -24,6 +24,13 @@ LOG_LINE = re.compile(
 )
 
 
+def losses_so_far(folder):
+    """Steps in metrics.jsonl while it is being written."""
+    path = pathlib.Path(folder, "metrics.jsonl")
+    text = path.read_text() if path.exists() else ""
+    return [int(found) for found in re.findall(r'"loss":.*"step":(\d+)', text)]
+
+
 class WholeRun(ProgramTest):
     """One uninterrupted run, looked at from all sides, and the reference for the interrupted ones."""
 
@@ -82,6 +89,16 @@ class WholeRun(ProgramTest):
         self.assertEqual(losses(again), losses(self.reference))
         self.assertEqual(self.weights(again), self.weights(self.reference))
 
+    def wait_for_a_bad_moment(self, folder, source, started):
+        """Until some steps later and a little more, or, every third time, just some time (set-up included)."""
+        if (folder / "run.yaml").exists() and source.random() < 1 / 3:
+            started.wait(timeout=source.uniform(0.05, 0.5))
+            return
+        goal = max(losses_so_far(folder), default=0) + source.randint(1, 8)
+        while started.poll() is None and max(losses_so_far(folder), default=0) < goal:
+            time.sleep(0.002)
+        started.wait(timeout=source.uniform(0.0005, 0.03))
+
     def test_killed_at_random_moments_and_resumed(self):
         for seed in range(3):
             with self.subTest(seed=seed):
@@ -95,8 +112,7 @@ class WholeRun(ProgramTest):
                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                     )
                     try:
-                        # The first lives long enough to begin; later ones die anywhere, in set-up and in saves too.
-                        started.wait(timeout=source.uniform(0.4, 1.4) if kills < 6 else 120)
+                        self.wait_for_a_bad_moment(folder, source, started) if kills < 8 else started.wait(timeout=120)
                     except subprocess.TimeoutExpired:
                         started.send_signal(signal.SIGKILL)
                         kills += 1
@@ -154,18 +170,17 @@ class Endings(ProgramTest):
             "scheduler.override_opt_param_scheduler=true", "checkpoint.save_interval=100",
         )
         self.assert_exit(finished, 3)
-        self.assertRegex(finished.stdout, r"The loss of iteration \d+ is (nan|inf)")
+        self.assertRegex(finished.stdout, r"The (loss is|gradient of .* is not finite).*\(iteration \d+, .*; the checkpoint of step 5 is intact")
         self.assertEqual((folder / "checkpoints/latest_checkpointed_iteration.txt").read_text().strip(), "5")
 
     def test_non_finite_steps_are_skipped_when_asked_to_go_on(self):
         folder = self.folder / "skipping"
         finished = self.train(
-            folder, "optimizer.lr=1e30", "optimizer.clip_grad=0", "rerun_state_machine.check_for_nan_in_loss=false",
-            "train.train_iters=12", "logger.log_interval=1",
+            folder, "mixed_precision=fp16_mixed", "optimizer.lr=1e4", "optimizer.clip_grad=0",
+            "train.train_iters=45", "logger.log_interval=1",
         )
         self.assert_exit(finished, 0)
-        self.assertIn("lm loss: NAN |", finished.stdout)
-        self.assertRegex(finished.stdout, r"number of skipped iterations: +1 \| number of nan iterations: +1 \|")
+        self.assertRegex(finished.stdout, r"lm loss: NAN \|.* number of skipped iterations: +1 \| number of nan iterations: +1 \|")
         self.assertTrue(any(line.get("skipped") and line["loss"] is None for line in metrics(folder)))
 
     def test_requested_iterations_are_skipped(self):
@@ -191,13 +206,15 @@ class Endings(ProgramTest):
         self.assertEqual((folder / "checkpoints/iter_0000005/rank_00000.safetensors").read_bytes(), before)
 
     def test_precisions_train(self):
-        for name in ("bf16_mixed", "fp16_mixed"):
+        # The first steps in fp16 overflow until the scale, 2^32 at the start, has come down.
+        for name, steps in (("bf16_mixed", 12), ("fp16_mixed", 50)):
             with self.subTest(name):
                 folder = self.folder / name
-                self.assert_exit(self.train(folder, f"mixed_precision={name}", "train.train_iters=12"), 0)
+                self.assert_exit(self.train(folder, f"mixed_precision={name}", f"train.train_iters={steps}"), 0)
                 found = losses(folder)
-                self.assertLess(found[12], found[1])
-                self.assert_exit(self.train(folder, "--resume", "train.train_iters=14", "scheduler.override_opt_param_scheduler=true", f"mixed_precision={name}"), 0)
+                self.assertLess(found[steps], found[1] - 0.3)
+                skipped = sum(line.get("skipped", False) for line in metrics(folder))
+                self.assertTrue(10 < skipped < 40 if name == "fp16_mixed" else skipped == 0, skipped)
 
     def test_progress_on_a_terminal(self):
         folder = self.folder / "terminal"

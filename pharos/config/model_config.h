@@ -63,6 +63,8 @@ struct ModelConfig {
   double glu_linear_offset = 0.0;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;
+  std::optional<bool> add_attention_output_bias;  // own addition: unset follows add_bias_linear
+  std::optional<bool> add_mlp_bias;               // own addition: unset follows add_bias_linear
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
   double init_method_std = 0.02;

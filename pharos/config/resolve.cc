@@ -77,7 +77,10 @@ class Resolver {
       for (const RecipeParameter& parameter : recipe.parameters) declare(parameter);
       for (const auto& [name, value] : recipe.resolved_parameters) resolved_.parameters[name] = value;
     }
-    if (chain_.empty()) return;
+    if (chain_.empty()) {
+      throw_if_any(problems_);  // without the recipe nothing else can be judged
+      return;
+    }
     resolved_.recipe_name = chain_.back().name;
     resolved_.recipe_path = chain_.back().path;
   }

@@ -241,16 +241,12 @@ void refuse_sliding_window(Reader& reader, Family family) {
 
 void read_biases(Reader& reader, Family family, ModelConfig& model) {
   model.add_bias_linear = false;
-  model.add_qkv_bias = family == Family::kQwen2;
+  // Qwen2 has biases on q, k and v alone; `attention_bias` of the others adds the output projection's.
   const bool attention = family != Family::kQwen2 && reader.flag("attention_bias", false);
   const bool mlp = family == Family::kLlama && reader.flag("mlp_bias", false);
-  if (attention && mlp) {
-    model.add_bias_linear = true;
-  } else if (attention || mlp) {
-    reader.report(
-        std::string(attention ? "attention_bias" : "mlp_bias") +
-        " = true without the other is not supported: Pharos has biases on q, k and v alone or on every linear layer");
-  }
+  model.add_qkv_bias = family == Family::kQwen2 || attention;
+  if (attention) model.add_attention_output_bias = true;
+  if (mlp) model.add_mlp_bias = true;
 }
 
 void read_llama_like(Reader& reader, const json& parsed, Family family, std::vector<std::string>& problems,

@@ -103,7 +103,6 @@ TEST(HfConfig, RefusesWhatItCannotBuild) {
       {"llama", R"({"head_dim": 15})", "odd"},
       {"llama", R"({"hidden_act": "mish"})", "hidden_act = mish"},
       {"llama", R"({"sliding_window": 16})", "sliding-window"},
-      {"llama", R"({"attention_bias": true})", "attention_bias = true without the other"},
       {"llama", R"({"dtype": "float8_e4m3fn"})", "dtype = float8_e4m3fn"},
       {"llama", R"({"rms_norm_eps": 0})", "rms_norm_eps"},
       {"llama", R"({"quantization_config": {}})", "quantised"},

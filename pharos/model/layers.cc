@@ -109,7 +109,7 @@ nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t laye
     attention.q_layernorm = declare_norm(config, name + ".q_layernorm", width);
     attention.k_layernorm = declare_norm(config, name + ".k_layernorm", width);
   }
-  attention.linear_proj = declare_row_linear(name + ".linear_proj", hidden, query_width, config.add_bias_linear, output_deviation(config));
+  attention.linear_proj = declare_row_linear(name + ".linear_proj", hidden, query_width, config.add_attention_output_bias.value_or(config.add_bias_linear), output_deviation(config));
   attention.options = attention_options(config, layer, mesh, name);
   return attention;
 }
@@ -119,8 +119,9 @@ nn::Mlp declare_mlp(const ModelConfig& config, const std::string& name) {
   const std::vector<Block> blocks = config.gated_linear_unit ? std::vector<Block>{{name + ".gate", inner}, {name + ".up", inner}}
                                                              : std::vector<Block>{{name + ".linear_fc1", inner}};
   nn::Mlp mlp;
-  mlp.fc1 = declare_column_linear(name + ".linear_fc1", blocks, hidden, config.add_bias_linear, config.init_method_std);
-  mlp.fc2 = declare_row_linear(name + ".linear_fc2", hidden, inner, config.add_bias_linear, output_deviation(config));
+  const bool bias = config.add_mlp_bias.value_or(config.add_bias_linear);
+  mlp.fc1 = declare_column_linear(name + ".linear_fc1", blocks, hidden, bias, config.init_method_std);
+  mlp.fc2 = declare_row_linear(name + ".linear_fc2", hidden, inner, bias, output_deviation(config));
   mlp.activation = config.activation_func;
   mlp.gated = config.gated_linear_unit;
   mlp.clamp = config.activation_func_clamp_value;

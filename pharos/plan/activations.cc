@@ -72,6 +72,9 @@ double kept_by_attention(const ModelConfig& model, const LayerShape& shape, std:
   if (recomputes) return bytes;
   if (!fused) return bytes + kept_probabilities(model, shape);
   bytes += tokens * shape.heads * kFloatBytes;  // log of the softmax's sums
+  // The kernel lays its result out like the queries. Rotated ones are ordered by head, so that the output projection
+  // keeps a copy ordered by token beside what the kernel keeps.
+  if (is_rotary(model)) bytes += tokens * shape.query_width() * size;
   if (model::attention_window(model, layer) > 0) bytes += shape.length * shape.length * size;  // mask
   return bytes;
 }
