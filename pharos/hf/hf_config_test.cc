@@ -69,7 +69,10 @@ TEST(HfConfig, ChangesThatAreSupported) {
   changed.erase("num_key_value_heads");
   const auto model = parse(changed).model;
   EXPECT_TRUE(model.bf16);
-  EXPECT_TRUE(model.add_bias_linear);
+  EXPECT_TRUE(model.add_qkv_bias);
+  EXPECT_EQ(model.add_attention_output_bias, true);
+  EXPECT_EQ(model.add_mlp_bias, true);
+  EXPECT_FALSE(model.add_bias_linear);
   EXPECT_EQ(model.seq_len_interpolation_factor, 4.0);
   EXPECT_EQ(model.rotary_base, 20000);
   EXPECT_EQ(model.num_query_groups, 4);

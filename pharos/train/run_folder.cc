@@ -6,13 +6,29 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 
 namespace pharos::train {
+
+FileLock::FileLock(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+  const std::string folder = path.parent_path().string();
+  if (descriptor_ < 0) {
+    throw base::UserError({.what = "Cannot write to the run folder '" + folder + "': " + std::strerror(errno) + ".",
+                           .where = path.string(),
+                           .fix = "Choose a folder this user may write to with --run-dir."});
+  }
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(descriptor_);
+    throw base::UserError({.what = "Another process is running in '" + folder + "'.",
+                           .where = path.string(),
+                           .fix = "Wait for it to end or choose another folder with --run-dir."});
+  }
+}
+
+FileLock::~FileLock() { ::close(descriptor_); }
 
 RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(path)) {
   if (resume && !std::filesystem::exists(run_yaml())) {
@@ -22,28 +38,13 @@ RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(
                            .fix = "Give the folder of the run with --run-dir, or leave out --resume to start a new one."});
   }
   base::make_directories(path_);
-  lock_ = ::open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) {
-    throw base::UserError({.what = "Cannot write to the run folder '" + path_.string() + "': " + std::strerror(errno) + ".",
-                           .where = path_.string(),
-                           .fix = "Choose a folder this user may write to with --run-dir."});
-  }
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(std::exchange(lock_, -1));
-    throw base::UserError({.what = "Another process is running in '" + path_.string() + "'.",
-                           .where = (path_ / "lock").string(),
-                           .fix = "Wait for it to end or choose another folder with --run-dir."});
-  }
+  lock_.emplace(path_ / "lock");
   if (!resume && std::filesystem::exists(run_yaml())) {
     throw base::UserError({.what = "'" + path_.string() + "' already holds a run.",
                            .where = run_yaml().string(),
                            .why = "A new run never continues or overwrites an old one by accident.",
                            .fix = "Add --resume to continue it, or choose another folder with --run-dir."});
   }
-}
-
-RunFolder::~RunFolder() {
-  if (lock_ >= 0) ::close(lock_);
 }
 
 std::filesystem::path default_run_folder(const std::string& recipe_name, std::int64_t wall_ns) {

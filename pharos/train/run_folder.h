@@ -3,19 +3,29 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace pharos::train {
+
+/// An advisory lock on a file, held until the end of this object (or of the process, however it ends).
+class FileLock {
+ public:
+  /// UserError when the file cannot be made or another process holds the lock.
+  explicit FileLock(const std::filesystem::path& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_;
+};
 
 class RunFolder {
  public:
   /// Opens `path` for a new run, or with `resume` for one that is there. UserError when a new run would overwrite one,
   /// when there is nothing to resume, when the folder cannot be written, or when another process is using it.
   RunFolder(std::filesystem::path path, bool resume);
-  ~RunFolder();
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path run_yaml() const { return path_ / "run.yaml"; }
   std::filesystem::path log() const { return path_ / "log.txt"; }
@@ -25,7 +35,7 @@ class RunFolder {
 
  private:
   std::filesystem::path path_;
-  int lock_ = -1;
+  std::optional<FileLock> lock_;
 };
 
 /// runs/NAME-YYYYMMDD-HHMMSS, with a further number when that exists.
