@@ -114,7 +114,8 @@ TEST(Text, Units) {
 }
 
 TEST(Text, NearestNames) {
-  const std::vector<std::string> known{"train.train_iters", "train.train_samples", "optimizer.lr", "train.micro_batch_size"};
+  const std::vector<std::string> known{"train.train_iters", "train.train_samples", "optimizer.lr",
+                                       "train.micro_batch_size"};
   EXPECT_EQ(nearest_names("train.train_iter", known).front(), "train.train_iters");
   EXPECT_EQ(nearest_names("train.micro_batchsize", known).front(), "train.micro_batch_size");
   EXPECT_THAT(nearest_names("model.lr", known), ElementsAre("optimizer.lr"));

@@ -18,7 +18,8 @@ namespace {
   std::string fix = "Check the path and its permissions.";
   if (error == ENOENT) fix = "Check the spelling of the path; the file or its folder does not exist.";
   if (error == ENOSPC || error == EDQUOT) fix = "Free space on that disk or choose another folder.";
-  if (error == EACCES || error == EPERM || error == EROFS) fix = "Choose a folder this user may write to, or change its permissions.";
+  if (error == EACCES || error == EPERM || error == EROFS)
+    fix = "Choose a folder this user may write to, or change its permissions.";
   if (error == EISDIR) fix = "Give a file, not a folder.";
   throw UserError({.what = std::string("Cannot ") + action + " '" + path.string() + "': " + std::strerror(error) + ".",
                    .where = path.string(),

@@ -12,7 +12,8 @@ namespace pharos::base {
 /// Whole content of a file.
 std::string read_file(const std::filesystem::path& path);
 
-/// Writes `content` to a temporary file beside `path`, syncs it and renames it: readers see the old file or the new one.
+/// Writes `content` to a temporary file beside `path`, syncs it and renames it: readers see the old file or the new
+/// one.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// Makes a folder and its parents.

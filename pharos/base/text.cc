@@ -29,7 +29,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     current[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       current[j] = std::min({previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) current[j] = std::min(current[j], before[j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        current[j] = std::min(current[j], before[j - 2] + 1);
     }
     before = previous;
     previous.swap(current);
@@ -75,7 +76,8 @@ std::string format_count(double count) {
   return unit == 0 ? print("%.0f", count) : print_scaled(count, kUnits[unit]);
 }
 
-std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, std::size_t limit) {
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known,
+                                       std::size_t limit) {
   struct Candidate {
     std::size_t distance;
     const std::string* name;
@@ -87,9 +89,11 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
     if (same_last_part) distance = std::min<std::size_t>(distance, 1);
     const std::size_t last_distance = edit_distance(last_part(name), last_part(candidate));
     if (last_distance <= last_part(candidate).size() / 4) distance = std::min(distance, last_distance + 1);
-    if (distance <= std::max<std::size_t>(1, std::max(name.size(), candidate.size()) / 3)) candidates.push_back({distance, &candidate});
+    if (distance <= std::max<std::size_t>(1, std::max(name.size(), candidate.size()) / 3))
+      candidates.push_back({distance, &candidate});
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.distance < b.distance; });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.distance < b.distance; });
   std::vector<std::string> names;
   for (std::size_t i = 0; i < std::min(limit, candidates.size()); ++i) names.push_back(*candidates[i].name);
   return names;

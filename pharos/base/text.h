@@ -19,7 +19,8 @@ std::string format_count(double count);
 
 /// The (at most `limit`) names of `known` nearest to `name` by edit distance, nearest first; only those that plausibly
 /// are what was meant (distance at most a third of the length, or the last dotted part equal).
-std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, std::size_t limit = 3);
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known,
+                                       std::size_t limit = 3);
 
 /// `parts` with `separator` between them.
 std::string join(const std::vector<std::string>& parts, std::string_view separator);

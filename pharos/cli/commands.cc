@@ -28,13 +28,16 @@ namespace {
 void check_sub_command(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return;
   std::vector<std::string> known;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) known.push_back(command->get_name());
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(command->get_name());
   if (std::find(known.begin(), known.end(), argv[1]) != known.end()) return;
   const auto nearest = base::nearest_names(argv[1], known);
   throw base::UserError({.what = std::string("There is no sub-command '") + argv[1] + "'.",
                          .where = "command line",
                          .why = "There are " + base::join(known, ", ") + ".",
-                         .fix = nearest.empty() ? "See `pharos --help`." : "Did you mean `pharos " + base::join(nearest, "` or `pharos ") + "`?"});
+                         .fix = nearest.empty()
+                                    ? "See `pharos --help`."
+                                    : "Did you mean `pharos " + base::join(nearest, "` or `pharos ") + "`?"});
 }
 
 }  // namespace

@@ -17,8 +17,10 @@ void complete_vocabulary(config::ResolvedConfig& resolved) {
   config::RunConfig completed = resolved.config;
   config::apply_vocab_rule(completed, train::make_tokenizer(completed.tokenizer)->vocab_size());
   if (completed.model.vocab_size == resolved.config.model.vocab_size) return;
-  config::set_derived(resolved, "model.vocab_size", config::Value::of_integer(*completed.model.vocab_size), "size of the tokenizer");
-  config::set_derived(resolved, "model.should_pad_vocab", config::Value::of_bool(completed.model.should_pad_vocab), "size of the tokenizer");
+  config::set_derived(resolved, "model.vocab_size", config::Value::of_integer(*completed.model.vocab_size),
+                      "size of the tokenizer");
+  config::set_derived(resolved, "model.should_pad_vocab", config::Value::of_bool(completed.model.should_pad_vocab),
+                      "size of the tokenizer");
 }
 
 /// Geometry of the folder model.hf_path names, for every field that nobody set.

@@ -36,9 +36,10 @@ config::ResolveRequest request_of(const Arguments& arguments) {
     recipe = (std::filesystem::path(arguments.run_folder) / "run.yaml").string();
   }
   if (recipe.empty()) {
-    throw base::UserError({.what = "No recipe was given.",
-                           .where = "command line",
-                           .fix = "Name one, for example `pharos train quickstart`; `pharos recipes list` shows them."});
+    throw base::UserError(
+        {.what = "No recipe was given.",
+         .where = "command line",
+         .fix = "Name one, for example `pharos train quickstart`; `pharos recipes list` shows them."});
   }
   return {.recipe = recipe, .overrides = overrides};
 }
@@ -46,7 +47,8 @@ config::ResolveRequest request_of(const Arguments& arguments) {
 void run_train(const Arguments& arguments) {
   train::TrainOptions options;
   options.main_entry_ns = main_entry_ns();
-  const config::ResolvedConfig resolved = config::prepare(request_of(arguments), 1, config::Purpose::kTrain, complete_config);
+  const config::ResolvedConfig resolved =
+      config::prepare(request_of(arguments), 1, config::Purpose::kTrain, complete_config);
   config::export_environment(resolved.config);
   options.config_ready_ns = base::monotonic_ns();
   options.resume = arguments.resume;
@@ -61,7 +63,8 @@ void add_train_command(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model by a recipe");
   command->add_option("recipe", arguments->recipe, "Recipe by name or path (pharos recipes list)");
-  command->add_option("overrides", arguments->overrides, "key=value …: fields of the configuration or parameters of the recipe");
+  command->add_option("overrides", arguments->overrides,
+                      "key=value …: fields of the configuration or parameters of the recipe");
   command->add_option("--run-dir", arguments->run_folder, "Folder of the run (default: runs/RECIPE-TIME)");
   command->add_flag("--resume", arguments->resume, "Continue the run in --run-dir from its last checkpoint");
   command->callback([arguments] { run_train(*arguments); });

@@ -52,8 +52,8 @@ void declare_dataset(std::vector<Field>& fields) {
                 "leave out an incomplete last sample");
   dataset.field("add_extra_token_to_sequence", &C::add_extra_token_to_sequence,
                 "read one token more, so that labels are complete");
-  dataset.field("allow_ambiguous_pad_tokens", &C::allow_ambiguous_pad_tokens,
-                "accept a pad token that is a real token").no_effect();
+  dataset.field("allow_ambiguous_pad_tokens", &C::allow_ambiguous_pad_tokens, "accept a pad token that is a real token")
+      .no_effect();
   dataset.field("inter_document_masking", &C::inter_document_masking, "mask attention between documents of a sample")
       .later("inter-document masking");
   dataset.field("dataloader_type", &C::dataloader_type, "order of samples");

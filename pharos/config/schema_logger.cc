@@ -42,10 +42,15 @@ void declare_logger(std::vector<Field>& fields) {
   logger.field("log_memory_to_tensorboard", &C::log_memory_to_tensorboard, "memory to TensorBoard")
       .with("logger.tensorboard_dir");
   logger.field("memory_keys", &C::memory_keys, "which memory counters").with("logger.log_memory_to_tensorboard");
-  logger.field("log_memory_interval", &C::log_memory_interval, "print the memory of the process every N steps").unit("steps").min(1);
+  logger.field("log_memory_interval", &C::log_memory_interval, "print the memory of the process every N steps")
+      .unit("steps")
+      .min(1);
   logger.field("log_device_memory_used", &C::log_device_memory_used, "print memory in use on the device").no_effect();
   logger.field("log_energy", &C::log_energy, "energy in the log line").later("energy counters");
-  logger.field("logging_level", &C::logging_level, "10 debug, 20 info, 30 warning, 40 error").min(0).max(50).no_effect();
+  logger.field("logging_level", &C::logging_level, "10 debug, 20 info, 30 warning, 40 error")
+      .min(0)
+      .max(50)
+      .no_effect();
   logger.field("filter_warnings", &C::filter_warnings, "drop warnings of Python libraries").hint();
   logger.field("modules_to_filter", &C::modules_to_filter, "Python modules whose messages are dropped").hint();
   logger.field("set_level_for_all_loggers", &C::set_level_for_all_loggers, "logging_level for Python libraries too")

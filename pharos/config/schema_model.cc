@@ -102,7 +102,10 @@ void declare_layers(SectionBuilder<C>& model) {
   model.field("glu_linear_offset", &C::glu_linear_offset, "added to the linear half of a gated MLP");
   model.field("add_bias_linear", &C::add_bias_linear, "biases in all linear layers");
   model.field("add_qkv_bias", &C::add_qkv_bias, "bias in the q, k, v projection only");
-  model.field("add_attention_output_bias", &C::add_attention_output_bias, "bias in the attention's output projection; unset: add_bias_linear").own();
+  model
+      .field("add_attention_output_bias", &C::add_attention_output_bias,
+             "bias in the attention's output projection; unset: add_bias_linear")
+      .own();
   model.field("add_mlp_bias", &C::add_mlp_bias, "biases in the MLP; unset: add_bias_linear").own();
   model.field("hidden_dropout", &C::hidden_dropout, "dropout of embeddings and residual branches").min(0).below(1);
   model.field("attention_dropout", &C::attention_dropout, "dropout of attention probabilities").min(0).below(1);

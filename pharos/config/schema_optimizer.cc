@@ -7,16 +7,16 @@ namespace {
 using C = OptimizerConfig;
 
 void declare_update_rule(SectionBuilder<C>& optimizer) {
-  optimizer.field("optimizer", &C::optimizer, "update rule, adam or sgd; adam is AdamW while decoupled_weight_decay is on");
+  optimizer.field("optimizer", &C::optimizer,
+                  "update rule, adam or sgd; adam is AdamW while decoupled_weight_decay is on");
   optimizer.field("lr", &C::lr, "peak learning rate").min(0);
   optimizer.field("min_lr", &C::min_lr, "floor of the learning rate; unset: 0").min(0);
   optimizer
       .field("weight_decay", &C::weight_decay,
              "weight decay; acts unless scheduler.start_weight_decay and end_weight_decay are set")
       .min(0);
-  optimizer
-      .field("decoupled_weight_decay", &C::decoupled_weight_decay,
-             "decay weights directly (AdamW), not through the gradient");
+  optimizer.field("decoupled_weight_decay", &C::decoupled_weight_decay,
+                  "decay weights directly (AdamW), not through the gradient");
   optimizer.field("adam_beta1", &C::adam_beta1, "decay of the first moment").min(0).below(1);
   optimizer.field("adam_beta2", &C::adam_beta2, "decay of the second moment").min(0).below(1);
   optimizer.field("adam_eps", &C::adam_eps, "added to the root of the second moment").above(0);
@@ -33,7 +33,9 @@ void declare_update_rule(SectionBuilder<C>& optimizer) {
       .one_of({"adam", "lion"});
   optimizer.field("clip_grad", &C::clip_grad, "largest global L2 norm of the gradient; 0 disables").min(0);
   optimizer.field("sgd_momentum", &C::sgd_momentum, "momentum of sgd").min(0).below(1);
-  optimizer.field("grad_norm_skip_threshold", &C::grad_norm_skip_threshold, "a step whose gradient norm is above is skipped").above(0);
+  optimizer
+      .field("grad_norm_skip_threshold", &C::grad_norm_skip_threshold, "a step whose gradient norm is above is skipped")
+      .above(0);
 }
 
 void declare_optimizer_precision(SectionBuilder<C>& optimizer) {

@@ -9,7 +9,8 @@ void declare_system(std::vector<Field>& fields) {
   ddp.field("use_distributed_optimizer", &D::use_distributed_optimizer,
             "shard optimizer state over data-parallel ranks")
       .one_rank();
-  ddp.field("grad_reduce_in_fp32", &D::grad_reduce_in_fp32, "main gradients and their reduction in fp32; here they always are")
+  ddp.field("grad_reduce_in_fp32", &D::grad_reduce_in_fp32,
+            "main gradients and their reduction in fp32; here they always are")
       .hint();
   ddp.field("overlap_grad_reduce", &D::overlap_grad_reduce, "reduce buckets while the backward pass runs").one_rank();
   ddp.field("overlap_param_gather", &D::overlap_param_gather, "gather parameters while the forward pass runs")
@@ -20,7 +21,9 @@ void declare_system(std::vector<Field>& fields) {
   ddp.field("bucket_size", &D::bucket_size, "size of a gradient bucket").unit("elements").min(1).one_rank();
   ddp.field("num_buckets", &D::num_buckets, "number of gradient buckets; excludes bucket_size").min(1).one_rank();
   ddp.field("check_for_nan_in_grad", &D::check_for_nan_in_grad, "a NaN or infinite gradient ends the run");
-  ddp.field("check_for_large_grads", &D::check_for_large_grads, "a huge gradient ends the run; optimizer.grad_norm_skip_threshold skips its step").no_effect();
+  ddp.field("check_for_large_grads", &D::check_for_large_grads,
+            "a huge gradient ends the run; optimizer.grad_norm_skip_threshold skips its step")
+      .no_effect();
   ddp.field("num_distributed_optimizer_instances", &D::num_distributed_optimizer_instances, "partial sharding")
       .min(1)
       .later("partial optimizer sharding");
@@ -46,7 +49,8 @@ void declare_system(std::vector<Field>& fields) {
   dist.field("use_gloo_process_groups", &C::use_gloo_process_groups, "also create Gloo groups").one_rank();
   dist.field("high_priority_stream_groups", &C::high_priority_stream_groups, "groups on high-priority streams")
       .one_rank();
-  dist.field("external_gpu_device_mapping", &C::external_gpu_device_mapping, "each process sees one device, index 0").one_rank();
+  dist.field("external_gpu_device_mapping", &C::external_gpu_device_mapping, "each process sees one device, index 0")
+      .one_rank();
 }
 
 void declare_precision(std::vector<Field>& fields) {

@@ -42,7 +42,9 @@ void declare_train(std::vector<Field>& fields) {
       .unit("steps")
       .min(1)
       .one_rank();
-  train.field("train_sync_interval", &C::train_sync_interval, "synchronise the device every N steps; every step ends with one here")
+  train
+      .field("train_sync_interval", &C::train_sync_interval,
+             "synchronise the device every N steps; every step ends with one here")
       .unit("steps")
       .min(1)
       .hint();

@@ -128,8 +128,10 @@ void check_optimizer(RuleChecker& check) {
                 check.show("optimizer.min_lr") + " is above " + check.show("optimizer.lr") + ".");
   check.require(!(optimizer.bf16 && optimizer.fp16), {"optimizer.bf16", "optimizer.fp16"},
                 "optimizer.bf16 and optimizer.fp16 are both true.");
-  check.require(check.purpose() == Purpose::kPlan || optimizer.optimizer == OptimizerKind::kAdam || optimizer.optimizer == OptimizerKind::kSgd,
-                {"optimizer.optimizer"}, check.show("optimizer.optimizer") + " is an update rule this release cannot train with.",
+  check.require(check.purpose() == Purpose::kPlan || optimizer.optimizer == OptimizerKind::kAdam ||
+                    optimizer.optimizer == OptimizerKind::kSgd,
+                {"optimizer.optimizer"},
+                check.show("optimizer.optimizer") + " is an update rule this release cannot train with.",
                 "Set optimizer.optimizer=adam or sgd.");
   check.require(!optimizer.use_precision_aware_optimizer || optimizer.bf16 == check.config().model.bf16,
                 {"optimizer.bf16", "model.bf16"}, "The precision-aware optimizer needs optimizer.bf16 = model.bf16.");

@@ -22,12 +22,15 @@ struct Block {
   int replicas = 1;  ///< of a column-parallel split
 };
 
-Parameter declare_matrix(std::string name, const std::vector<Block>& blocks, std::int64_t columns, int split_axis, double deviation) {
+Parameter declare_matrix(std::string name, const std::vector<Block>& blocks, std::int64_t columns, int split_axis,
+                         double deviation) {
   Parameter parameter;
   parameter.name = std::move(name);
   for (const Block& block : blocks) {
-    parameter.pieces.push_back(
-        {block.name + ".weight", {block.rows, columns}, {{split_axis, MeshDim::kTensor, block.replicas}}, Init::normal(deviation)});
+    parameter.pieces.push_back({block.name + ".weight",
+                                {block.rows, columns},
+                                {{split_axis, MeshDim::kTensor, block.replicas}},
+                                Init::normal(deviation)});
   }
   return parameter;
 }
@@ -45,14 +48,16 @@ Parameter declare_bias(std::string name, const std::vector<Block>& blocks, bool 
 }
 
 /// Column parallel: rows of the weight (outputs) are divided.
-nn::Linear declare_column_linear(const std::string& name, const std::vector<Block>& blocks, std::int64_t columns, bool bias, double deviation) {
+nn::Linear declare_column_linear(const std::string& name, const std::vector<Block>& blocks, std::int64_t columns,
+                                 bool bias, double deviation) {
   nn::Linear linear{declare_matrix(name + ".weight", blocks, columns, 0, deviation), std::nullopt};
   if (bias) linear.bias = declare_bias(name + ".bias", blocks, true);
   return linear;
 }
 
 /// Row parallel: columns of the weight (inputs) are divided, the bias is whole everywhere.
-nn::Linear declare_row_linear(const std::string& name, std::int64_t rows, std::int64_t columns, bool bias, double deviation) {
+nn::Linear declare_row_linear(const std::string& name, std::int64_t rows, std::int64_t columns, bool bias,
+                              double deviation) {
   nn::Linear linear{declare_matrix(name + ".weight", {{name, rows}}, columns, 1, deviation), std::nullopt};
   if (bias) linear.bias = declare_bias(name + ".bias", {{name, rows}}, false);
   return linear;
@@ -78,10 +83,12 @@ std::int64_t window_of_layer(const ModelConfig& config, std::int64_t layer) {
 bool recomputes_core_attention(const ModelConfig& config) {
   if (config.recompute_granularity != config::RecomputeGranularity::kSelective) return false;
   if (!config.recompute_modules) return true;
-  return std::find(config.recompute_modules->begin(), config.recompute_modules->end(), "core_attn") != config.recompute_modules->end();
+  return std::find(config.recompute_modules->begin(), config.recompute_modules->end(), "core_attn") !=
+         config.recompute_modules->end();
 }
 
-nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh, const std::string& name) {
+nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh,
+                                       const std::string& name) {
   const std::int64_t tensor_parallel = mesh.size(MeshDim::kTensor);
   nn::AttentionOptions options;
   options.num_global_heads = *config.num_attention_heads;
@@ -90,34 +97,41 @@ nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t l
   options.head_width = config::kv_channels_or_default(config);
   options.dropout = config.attention_dropout;
   options.window = window_of_layer(config, layer);
-  options.fused = config.attention_backend != config::AttentionBackend::kUnfused && config.attention_backend != config::AttentionBackend::kLocal;
+  options.fused = config.attention_backend != config::AttentionBackend::kUnfused &&
+                  config.attention_backend != config::AttentionBackend::kLocal;
   options.softmax_in_fp32 = config.attention_softmax_in_fp32;
   options.recompute = recomputes_core_attention(config);
   options.name = name + ".core_attention";
   return options;
 }
 
-nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh, const std::string& name) {
+nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh,
+                                    const std::string& name) {
   const std::int64_t width = config::kv_channels_or_default(config), hidden = *config.hidden_size;
   const std::int64_t query_width = *config.num_attention_heads * width;
   const std::int64_t groups = config::num_query_groups_or_default(config), kv_width = groups * width;
   const int replicas = static_cast<int>(std::max<std::int64_t>(1, mesh.size(MeshDim::kTensor) / groups));
-  const std::vector<Block> blocks{{name + ".q", query_width}, {name + ".k", kv_width, replicas}, {name + ".v", kv_width, replicas}};
+  const std::vector<Block> blocks{
+      {name + ".q", query_width}, {name + ".k", kv_width, replicas}, {name + ".v", kv_width, replicas}};
   nn::SelfAttention attention;
-  attention.qkv = declare_column_linear(name + ".qkv", blocks, hidden, config.add_bias_linear || config.add_qkv_bias, config.init_method_std);
+  attention.qkv = declare_column_linear(name + ".qkv", blocks, hidden, config.add_bias_linear || config.add_qkv_bias,
+                                        config.init_method_std);
   if (config.qk_layernorm) {
     attention.q_layernorm = declare_norm(config, name + ".q_layernorm", width);
     attention.k_layernorm = declare_norm(config, name + ".k_layernorm", width);
   }
-  attention.linear_proj = declare_row_linear(name + ".linear_proj", hidden, query_width, config.add_attention_output_bias.value_or(config.add_bias_linear), output_deviation(config));
+  attention.linear_proj =
+      declare_row_linear(name + ".linear_proj", hidden, query_width,
+                         config.add_attention_output_bias.value_or(config.add_bias_linear), output_deviation(config));
   attention.options = attention_options(config, layer, mesh, name);
   return attention;
 }
 
 nn::Mlp declare_mlp(const ModelConfig& config, const std::string& name) {
   const std::int64_t inner = config::ffn_hidden_size_or_default(config), hidden = *config.hidden_size;
-  const std::vector<Block> blocks = config.gated_linear_unit ? std::vector<Block>{{name + ".gate", inner}, {name + ".up", inner}}
-                                                             : std::vector<Block>{{name + ".linear_fc1", inner}};
+  const std::vector<Block> blocks = config.gated_linear_unit
+                                        ? std::vector<Block>{{name + ".gate", inner}, {name + ".up", inner}}
+                                        : std::vector<Block>{{name + ".linear_fc1", inner}};
   nn::Mlp mlp;
   const bool bias = config.add_mlp_bias.value_or(config.add_bias_linear);
   mlp.fc1 = declare_column_linear(name + ".linear_fc1", blocks, hidden, bias, config.init_method_std);
@@ -134,7 +148,11 @@ Parameter declare_vocabulary_table(const ModelConfig& config, const std::string&
   const std::int64_t rows = *config.vocab_size, padded = config::padded_vocab_size(config);
   Parameter parameter;
   parameter.name = name;
-  parameter.pieces = {{name, {rows, *config.hidden_size}, {{0, MeshDim::kTensor}}, Init::normal(deviation), padded > rows ? padded : 0}};
+  parameter.pieces = {{name,
+                       {rows, *config.hidden_size},
+                       {{0, MeshDim::kTensor}},
+                       Init::normal(deviation),
+                       padded > rows ? padded : 0}};
   return parameter;
 }
 
@@ -159,8 +177,10 @@ nn::Embedding declare_embedding(const ModelConfig& config) {
   if (config.position_embedding_type == config::PositionEmbedding::kLearnedAbsolute) {
     embedding.positions.emplace();
     embedding.positions->name = "embedding.position_embeddings.weight";
-    embedding.positions->pieces = {
-        {embedding.positions->name, {config.seq_length, *config.hidden_size}, {}, Init::normal(config.init_method_std)}};
+    embedding.positions->pieces = {{embedding.positions->name,
+                                    {config.seq_length, *config.hidden_size},
+                                    {},
+                                    Init::normal(config.init_method_std)}};
   }
   embedding.dropout = config.hidden_dropout;
   return embedding;

@@ -10,7 +10,8 @@
 namespace pharos::model {
 
 /// A layer with its parameters declared but not allocated; `layer` counts from 0 over the whole model.
-std::unique_ptr<TransformerLayer> declare_layer(const config::ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh);
+std::unique_ptr<TransformerLayer> declare_layer(const config::ModelConfig& config, std::int64_t layer,
+                                                const comm::Mesh& mesh);
 
 /// A norm of `width` elements whose pieces are called `name`.weight and `name`.bias.
 nn::Norm declare_norm(const config::ModelConfig& config, const std::string& name, std::int64_t width);

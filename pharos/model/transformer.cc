@@ -52,7 +52,8 @@ struct Chunk {
   bool recompute;
 };
 
-/// bridge-config 1.6: `uniform` recomputes chunks of recompute_num_layers, `block` the first recompute_num_layers one by one.
+/// bridge-config 1.6: `uniform` recomputes chunks of recompute_num_layers, `block` the first recompute_num_layers one
+/// by one.
 std::vector<Chunk> recompute_chunks(const ModelConfig& config, std::size_t num_layers) {
   std::vector<Chunk> chunks;
   const bool full = config.recompute_granularity == config::RecomputeGranularity::kFull;
@@ -70,8 +71,8 @@ std::vector<Chunk> recompute_chunks(const ModelConfig& config, std::size_t num_l
 
 Stage whole_model(const ModelConfig& config) { return {0, *config.num_layers, true, true}; }
 
-at::Tensor TransformerLayer::forward(const at::Tensor& hidden, const nn::RotaryAngles* angles, const nn::ForwardContext& context,
-                                     std::size_t index) const {
+at::Tensor TransformerLayer::forward(const at::Tensor& hidden, const nn::RotaryAngles* angles,
+                                     const nn::ForwardContext& context, std::size_t index) const {
   PHAROS_SPAN(layer_span, lens::Group::kLayer, "megatron.layer.forward", {"megatron.layer_number", number});
   const std::string& name = self_attention.options.name;
   at::Tensor attended;
@@ -88,10 +89,12 @@ at::Tensor TransformerLayer::forward(const at::Tensor& hidden, const nn::RotaryA
 Transformer::Transformer(const ModelConfig& config, const Stage& stage, const comm::Mesh& mesh, std::int64_t rank)
     : config_(config), stage_(stage), mesh_(mesh), rank_(rank) {
   if (stage.embedding) embedding_ = declare_embedding(config);
-  for (std::int64_t i = 0; i < stage.num_layers; ++i) layers_.push_back(declare_layer(config, stage.first_layer + i, mesh));
+  for (std::int64_t i = 0; i < stage.num_layers; ++i)
+    layers_.push_back(declare_layer(config, stage.first_layer + i, mesh));
   if (stage.output) {
     final_layernorm_ = declare_norm(config, "decoder.final_layernorm", *config.hidden_size);
-    PHAROS_CHECK(!config.share_embeddings_and_output_weights || stage.embedding, "tied embeddings need both ends on one stage");
+    PHAROS_CHECK(!config.share_embeddings_and_output_weights || stage.embedding,
+                 "tied embeddings need both ends on one stage");
     if (!config.share_embeddings_and_output_weights) output_layer_ = declare_output_layer(config);
   }
   for (auto* parameter : parameters()) tensor::declare(*parameter, scalar_type(config), mesh, rank);
@@ -168,7 +171,10 @@ nn::KeyValueCache Transformer::make_cache(std::int64_t batch, std::int64_t capac
   for (const auto& layer : layers_) {
     const auto& options = layer->self_attention.options;
     const auto& like = layer->self_attention.qkv.weight.data;
-    const auto make = [&] { return at::empty({batch, options.num_kv_heads, capacity, options.head_width}, like.options().requires_grad(false)); };
+    const auto make = [&] {
+      return at::empty({batch, options.num_kv_heads, capacity, options.head_width},
+                       like.options().requires_grad(false));
+    };
     cache.layers.push_back({make(), make()});
   }
   return cache;

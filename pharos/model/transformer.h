@@ -41,7 +41,8 @@ struct TransformerLayer {
   double hidden_dropout = 0;
 
   /// hidden: [batch, tokens, hidden] -> the same shape.
-  at::Tensor forward(const at::Tensor& hidden, const nn::RotaryAngles* angles, const nn::ForwardContext& context, std::size_t index) const;
+  at::Tensor forward(const at::Tensor& hidden, const nn::RotaryAngles* angles, const nn::ForwardContext& context,
+                     std::size_t index) const;
 };
 
 /// Observes activations by name ("embed", "layer.0", …, "final_norm") for checks against a reference.
@@ -66,8 +67,8 @@ class Transformer {
   /// Allocates the parameters, zeroed, for weights that come from a file.
   void allocate(at::Device device);
 
-  /// tokens: int64 [batch, tokens] on the first stage, else the hidden states [batch, tokens, hidden] of the stage before.
-  /// Returns the hidden states [batch, tokens, hidden], after the last norm on the last stage.
+  /// tokens: int64 [batch, tokens] on the first stage, else the hidden states [batch, tokens, hidden] of the stage
+  /// before. Returns the hidden states [batch, tokens, hidden], after the last norm on the last stage.
   at::Tensor hidden_states(const at::Tensor& input, const nn::ForwardContext& context) const;
 
   /// hidden: as hidden_states() returns them on the last stage. Returns logits [batch, tokens, padded vocabulary].

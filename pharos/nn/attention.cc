@@ -15,7 +15,8 @@ namespace {
 /// Bool [tokens, keys], true where attention is allowed: causal, and within the window if there is one.
 at::Tensor allowed_positions(std::int64_t tokens, std::int64_t keys, std::int64_t window, const at::Device& device) {
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
-  const at::Tensor distance = at::arange(keys - tokens, keys, options).unsqueeze(1) - at::arange(keys, options).unsqueeze(0);
+  const at::Tensor distance =
+      at::arange(keys - tokens, keys, options).unsqueeze(1) - at::arange(keys, options).unsqueeze(0);
   at::Tensor allowed = distance >= 0;
   if (window > 0) allowed = allowed.logical_and(distance < window);
   return allowed;
@@ -23,25 +24,29 @@ at::Tensor allowed_positions(std::int64_t tokens, std::int64_t keys, std::int64_
 
 at::Tensor repeat_heads(const at::Tensor& tensor, std::int64_t times) {
   if (times == 1) return tensor;
-  return tensor.unsqueeze(2).expand({tensor.size(0), tensor.size(1), times, tensor.size(2), tensor.size(3)}).flatten(1, 2);
+  return tensor.unsqueeze(2)
+      .expand({tensor.size(0), tensor.size(1), times, tensor.size(2), tensor.size(3)})
+      .flatten(1, 2);
 }
 
-at::Tensor unfused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed,
-                             const AttentionOptions& options, const ForwardContext& context) {
-  at::Tensor scores = at::matmul(query, key.transpose(-1, -2)) * (1 / std::sqrt(static_cast<double>(options.head_width)));
+at::Tensor unfused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                             const at::Tensor& allowed, const AttentionOptions& options,
+                             const ForwardContext& context) {
+  at::Tensor scores =
+      at::matmul(query, key.transpose(-1, -2)) * (1 / std::sqrt(static_cast<double>(options.head_width)));
   if (options.softmax_in_fp32) scores = scores.to(at::kFloat);
   if (allowed.defined()) scores = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
   at::Tensor probabilities = at::softmax(scores, -1).to(query.scalar_type());
   const std::int64_t tokens = query.size(2), keys = key.size(2);
-  probabilities = dropout(probabilities, options.dropout, options.name, context, {options.num_global_heads, tokens, keys},
-                          {options.first_head, 0, 0});
+  probabilities = dropout(probabilities, options.dropout, options.name, context,
+                          {options.num_global_heads, tokens, keys}, {options.first_head, 0, 0});
   return at::matmul(probabilities, value);
 }
 
 }  // namespace
 
-at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const AttentionOptions& options,
-                          const ForwardContext& context) {
+at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const AttentionOptions& options, const ForwardContext& context) {
   const std::int64_t tokens = query.size(2), keys = key.size(2);
   const bool drops = context.training && options.dropout > 0;
   const bool plain_causal = options.window == 0 && !context.attention_mask.defined() && tokens == keys;
@@ -72,7 +77,8 @@ at::Tensor SelfAttention::forward(const at::Tensor& hidden, const RotaryAngles* 
   if (context.cache != nullptr) {
     auto& cache = context.cache->layers[layer];
     const std::int64_t seen = context.cache->length;
-    PHAROS_CHECK(seen + tokens <= cache.keys.size(2), "key-value cache of " + std::to_string(cache.keys.size(2)) + " tokens is full");
+    PHAROS_CHECK(seen + tokens <= cache.keys.size(2),
+                 "key-value cache of " + std::to_string(cache.keys.size(2)) + " tokens is full");
     cache.keys.narrow(2, seen, tokens).copy_(key);
     cache.values.narrow(2, seen, tokens).copy_(value);
     key = cache.keys.narrow(2, 0, seen + tokens);
@@ -81,7 +87,8 @@ at::Tensor SelfAttention::forward(const at::Tensor& hidden, const RotaryAngles* 
   const auto core = [&options = options, context](const std::vector<at::Tensor>& inputs) {
     return core_attention(inputs[0], inputs[1], inputs[2], options, context);
   };
-  const at::Tensor mixed = options.recompute && c10::GradMode::is_enabled() ? recompute(core, {query, key, value}) : core({query, key, value});
+  const at::Tensor mixed = options.recompute && c10::GradMode::is_enabled() ? recompute(core, {query, key, value})
+                                                                            : core({query, key, value});
   return linear_proj.forward(mixed.transpose(1, 2).reshape({batch, tokens, options.num_heads * width}));
 }
 

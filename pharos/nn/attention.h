@@ -1,5 +1,5 @@
-// Causal self-attention with grouped queries, optional norms on queries and keys, rotary positions, sliding window and a
-// key-value cache for generation.
+// Causal self-attention with grouped queries, optional norms on queries and keys, rotary positions, sliding window and
+// a key-value cache for generation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,33 +16,34 @@
 namespace pharos::nn {
 
 struct AttentionOptions {
-  std::int64_t num_heads = 0;      ///< query heads on this rank
-  std::int64_t num_kv_heads = 0;   ///< key and value heads on this rank; divides num_heads
+  std::int64_t num_heads = 0;     ///< query heads on this rank
+  std::int64_t num_kv_heads = 0;  ///< key and value heads on this rank; divides num_heads
   std::int64_t head_width = 0;
   double dropout = 0;
-  std::int64_t window = 0;         ///< 0: all earlier tokens, else only the last `window` ones, the token itself included
-  bool fused = true;               ///< may use a fused kernel; else scores are formed and kept
-  bool softmax_in_fp32 = true;     ///< for the unfused form
-  bool recompute = false;          ///< run the core again in the backward pass instead of keeping its intermediates
-  std::int64_t first_head = 0;     ///< global index of this rank's first query head (dropout)
+  std::int64_t window = 0;      ///< 0: all earlier tokens, else only the last `window` ones, the token itself included
+  bool fused = true;            ///< may use a fused kernel; else scores are formed and kept
+  bool softmax_in_fp32 = true;  ///< for the unfused form
+  bool recompute = false;       ///< run the core again in the backward pass instead of keeping its intermediates
+  std::int64_t first_head = 0;  ///< global index of this rank's first query head (dropout)
   std::int64_t num_global_heads = 0;
-  std::string name;                ///< of the dropout stream
+  std::string name;  ///< of the dropout stream
 };
 
 /// softmax(q kᵀ / sqrt(head_width) + mask) v. query: [batch, heads, tokens, width]; key, value: [batch, kv heads,
 /// key tokens, width]. Without a mask in `context`, query i sees keys up to i + (key tokens - tokens).
 /// Returns [batch, heads, tokens, width].
-at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const AttentionOptions& options,
-                          const ForwardContext& context);
+at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const AttentionOptions& options, const ForwardContext& context);
 
 struct SelfAttention {
-  Linear qkv;  ///< rows: this rank's queries, then keys, then values
+  Linear qkv;                                    ///< rows: this rank's queries, then keys, then values
   std::optional<Norm> q_layernorm, k_layernorm;  ///< per head, [head_width]
   Linear linear_proj;
   AttentionOptions options;
 
   /// hidden: [batch, tokens, hidden]. `angles` is null without rotary positions; `layer` indexes the cache.
-  at::Tensor forward(const at::Tensor& hidden, const RotaryAngles* angles, const ForwardContext& context, std::size_t layer) const;
+  at::Tensor forward(const at::Tensor& hidden, const RotaryAngles* angles, const ForwardContext& context,
+                     std::size_t layer) const;
 };
 
 }  // namespace pharos::nn

@@ -11,8 +11,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor draw_mask(const at::Tensor& like, double probability, std::uint64_t key, std::vector<std::int64_t> global_shape,
-                     const std::vector<std::int64_t>& offset) {
+at::Tensor draw_mask(const at::Tensor& like, double probability, std::uint64_t key,
+                     std::vector<std::int64_t> global_shape, const std::vector<std::int64_t>& offset) {
   // The batch axis is the slowest, so its global extent does not enter the index.
   return tensor::dropout_mask(like.sizes().vec(), probability, key, global_shape, offset).to(like.options());
 }
@@ -28,8 +28,9 @@ struct Dropout : torch::autograd::Function<Dropout> {
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     auto& saved = context->saved_data;
-    const at::Tensor mask = draw_mask(gradients[0], saved["probability"].toDouble(), static_cast<std::uint64_t>(saved["key"].toInt()),
-                                      saved["global_shape"].toIntVector(), saved["offset"].toIntVector());
+    const at::Tensor mask =
+        draw_mask(gradients[0], saved["probability"].toDouble(), static_cast<std::uint64_t>(saved["key"].toInt()),
+                  saved["global_shape"].toIntVector(), saved["offset"].toIntVector());
     return {gradients[0] * mask, {}, {}, {}, {}};
   }
 };
@@ -42,12 +43,14 @@ at::Tensor dropout(const at::Tensor& input, double probability, std::string_view
   const std::uint64_t step_seed = tensor::stream_key(context.seed, "dropout of step " + std::to_string(context.step));
   global_shape.insert(global_shape.begin(), input.size(0));
   offset.insert(offset.begin(), context.first_sample);
-  return Dropout::apply(input, probability, static_cast<std::int64_t>(tensor::stream_key(step_seed, name)), global_shape, offset);
+  return Dropout::apply(input, probability, static_cast<std::int64_t>(tensor::stream_key(step_seed, name)),
+                        global_shape, offset);
 }
 
 at::Tensor dropout(const at::Tensor& input, double probability, std::string_view name, const ForwardContext& context) {
   const auto sizes = input.sizes();
-  return dropout(input, probability, name, context, {sizes.begin() + 1, sizes.end()}, std::vector<std::int64_t>(sizes.size() - 1, 0));
+  return dropout(input, probability, name, context, {sizes.begin() + 1, sizes.end()},
+                 std::vector<std::int64_t>(sizes.size() - 1, 0));
 }
 
 }  // namespace pharos::nn

@@ -20,7 +20,8 @@ struct KeyValueCache {
 
 struct ForwardContext {
   at::Tensor positions;       ///< int64 [tokens], or [batch, tokens] when documents restart their positions
-  at::Tensor attention_mask;  ///< undefined: causal; else bool [batch or 1, 1, tokens, tokens], true where attention is allowed
+  at::Tensor attention_mask;  ///< undefined: causal; else bool [batch or 1, 1, tokens, tokens], true where attention is
+                              ///< allowed
   bool training = false;      ///< dropout on
   std::uint64_t seed = 0;     ///< of dropout
   std::int64_t step = 0;      ///< of dropout
@@ -29,9 +30,9 @@ struct ForwardContext {
 };
 
 /// Zeroes elements with `probability` and scales the others by 1 / (1 - probability). The mask depends on seed, step,
-/// `name` and each element's place in the global batch, not on rank or microbatch; it is drawn again in the backward pass
-/// instead of being kept. input: [batch, …]; `global_shape`, `offset`: extent of the axes after the batch axis over all
-/// ranks and where this rank's part starts. Returns input itself when there is nothing to drop.
+/// `name` and each element's place in the global batch, not on rank or microbatch; it is drawn again in the backward
+/// pass instead of being kept. input: [batch, …]; `global_shape`, `offset`: extent of the axes after the batch axis
+/// over all ranks and where this rank's part starts. Returns input itself when there is nothing to drop.
 at::Tensor dropout(const at::Tensor& input, double probability, std::string_view name, const ForwardContext& context,
                    std::vector<std::int64_t> global_shape, std::vector<std::int64_t> offset);
 

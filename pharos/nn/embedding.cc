@@ -12,7 +12,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct EmbedFunction : torch::autograd::Function<EmbedFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& indices, const at::Tensor& weight_data, std::int64_t weight) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& indices, const at::Tensor& weight_data,
+                            std::int64_t weight) {
     context->save_for_backward({indices});
     context->saved_data["weight"] = weight;
     return at::embedding(weight_data, indices);
@@ -22,7 +23,8 @@ struct EmbedFunction : torch::autograd::Function<EmbedFunction> {
     at::Tensor main_grad = reinterpret_cast<const tensor::Parameter*>(context->saved_data["weight"].toInt())->main_grad;
     if (main_grad.defined()) {
       const at::Tensor indices = context->get_saved_variables()[0].reshape(-1).contiguous();
-      const at::Tensor rows = gradients[0].reshape({indices.numel(), main_grad.size(1)}).to(main_grad.scalar_type()).contiguous();
+      const at::Tensor rows =
+          gradients[0].reshape({indices.numel(), main_grad.size(1)}).to(main_grad.scalar_type()).contiguous();
       if (kernels::fits(main_grad)) {
         kernels::add_rows(main_grad, indices, rows);
       } else {

@@ -10,7 +10,8 @@
 
 namespace pharos::nn {
 
-/// Rows of `weight` [entries, width] for `indices` (int64, any shape) -> [..., width]; the gradient is added to main_grad.
+/// Rows of `weight` [entries, width] for `indices` (int64, any shape) -> [..., width]; the gradient is added to
+/// main_grad.
 at::Tensor embed(const at::Tensor& indices, const tensor::Parameter& weight);
 
 struct Embedding {

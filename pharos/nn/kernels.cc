@@ -8,7 +8,8 @@
 
 // One body, compiled for several instruction sets and chosen when the program is loaded. Sanitizers do not see through
 // the resolver that does the choosing, so their builds take the plain body.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #define PHAROS_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define PHAROS_VECTOR_CLONES
@@ -66,8 +67,8 @@ void rotate_pairs_row(const float* x, const float* cosine, const float* sine, fl
 }
 
 /// input and output as [batch, tokens, heads, width], each with its own strides.
-void rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved, float direction,
-            const at::Tensor& output) {
+void rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
+            float direction, const at::Tensor& output) {
   const std::int64_t batch = input.size(0), tokens = input.size(1), heads = input.size(2), width = input.size(3);
   const std::int64_t half = cosine.size(-1);
   const std::int64_t angle_batch_stride = cosine.size(0) == 1 ? 0 : tokens * half;
@@ -128,21 +129,23 @@ void rms_norm_backward(const at::Tensor& output_grad, const at::Tensor& input, c
   at::parallel_for(0, kParts, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t part = begin; part < end; ++part) {
       for (std::int64_t i = part * part_rows; i < std::min(rows, (part + 1) * part_rows); ++i) {
-        rms_norm_row_backward(g + i * width, x + i * width, w, inverse[i], dx + i * width, partial.data() + part * width, width);
+        rms_norm_row_backward(g + i * width, x + i * width, w, inverse[i], dx + i * width,
+                              partial.data() + part * width, width);
       }
     }
   });
   if (!weight_grad.defined()) return;
-  for (std::int64_t part = 0; part < kParts; ++part) add_row(weight_grad.data_ptr<float>(), partial.data() + part * width, width);
+  for (std::int64_t part = 0; part < kParts; ++part)
+    add_row(weight_grad.data_ptr<float>(), partial.data() + part * width, width);
 }
 
-void rotate_to_heads(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved, float direction,
-                     at::Tensor& output) {
+void rotate_to_heads(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
+                     float direction, at::Tensor& output) {
   rotate(input, cosine, sine, interleaved, direction, output.transpose(1, 2));
 }
 
-void rotate_to_tokens(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved, float direction,
-                      at::Tensor& output) {
+void rotate_to_tokens(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
+                      float direction, at::Tensor& output) {
   rotate(input.transpose(1, 2), cosine, sine, interleaved, direction, output);
 }
 
@@ -155,7 +158,8 @@ void add_rows(at::Tensor& table, const at::Tensor& indices, const at::Tensor& ro
   constexpr std::int64_t kColumns = 64;
   at::parallel_for(0, (width + kColumns - 1) / kColumns, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t first = begin * kColumns, count = std::min(width, end * kColumns) - first;
-    for (std::int64_t i = 0; i < indices.numel(); ++i) add_row(target + index[i] * width + first, source + i * width + first, count);
+    for (std::int64_t i = 0; i < indices.numel(); ++i)
+      add_row(target + index[i] * width + first, source + i * width + first, count);
   });
 }
 

@@ -9,7 +9,8 @@ namespace pharos::nn::kernels {
 /// True when `tensor` is float32 on the CPU.
 bool fits(const at::Tensor& tensor);
 
-/// RMSNorm over the last axis. input: [rows, width] contiguous; weight: [width]; output like input; inverse_rms: [rows].
+/// RMSNorm over the last axis. input: [rows, width] contiguous; weight: [width]; output like input; inverse_rms:
+/// [rows].
 void rms_norm_forward(const at::Tensor& input, const at::Tensor& weight, double epsilon, at::Tensor& output,
                       at::Tensor& inverse_rms);
 
@@ -20,12 +21,12 @@ void rms_norm_backward(const at::Tensor& output_grad, const at::Tensor& input, c
 /// Rotates pairs of the first 2·half elements of each head and copies the rest, changing the layout.
 /// input: [batch, tokens, heads, width], last axis contiguous; output: [batch, heads, tokens, width] contiguous.
 /// cosine, sine: [batch or 1, tokens, half] contiguous; `direction` is +1, or -1 for the inverse rotation.
-void rotate_to_heads(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved, float direction,
-                     at::Tensor& output);
+void rotate_to_heads(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
+                     float direction, at::Tensor& output);
 
 /// The same from [batch, heads, tokens, width] (any strides, last axis contiguous) to [batch, tokens, heads, width].
-void rotate_to_tokens(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved, float direction,
-                      at::Tensor& output);
+void rotate_to_tokens(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
+                      float direction, at::Tensor& output);
 
 /// table[indices[i]] += rows[i], in the order of i. table: [entries, width]; indices: [n] int64; rows: [n, width].
 void add_rows(at::Tensor& table, const at::Tensor& indices, const at::Tensor& rows);

@@ -39,14 +39,15 @@ void add_weight_gradient(const tensor::Parameter& weight, const tensor::Paramete
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   // weight_data is an argument of its own so that autograd sees a differentiable input even where `input` is not one.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight_data, std::int64_t weight,
-                            std::int64_t bias, std::int64_t queue) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight_data,
+                            std::int64_t weight, std::int64_t bias, std::int64_t queue) {
     context->save_for_backward({input, weight_data});
     context->saved_data["weight"] = weight;
     context->saved_data["bias"] = bias;
     context->saved_data["queue"] = queue;
     const auto* bias_parameter = reinterpret_cast<const tensor::Parameter*>(bias);
-    return at::linear(input, weight_data, bias_parameter == nullptr ? std::optional<at::Tensor>() : bias_parameter->data);
+    return at::linear(input, weight_data,
+                      bias_parameter == nullptr ? std::optional<at::Tensor>() : bias_parameter->data);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {

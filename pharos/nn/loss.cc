@@ -12,10 +12,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& logits, const at::Tensor& labels, std::int64_t vocab_size) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& logits, const at::Tensor& labels,
+                            std::int64_t vocab_size) {
     const std::int64_t width = logits.size(-1);
     at::Tensor scores = logits.detach().reshape({-1, width}).to(at::kFloat).contiguous();
-    if (vocab_size < width) scores.narrow(1, vocab_size, width - vocab_size).fill_(-std::numeric_limits<float>::infinity());
+    if (vocab_size < width)
+      scores.narrow(1, vocab_size, width - vocab_size).fill_(-std::numeric_limits<float>::infinity());
     at::_log_softmax_out(scores, scores, 1, false);
     const at::Tensor targets = labels.reshape({-1, 1});
     // Held outside save_for_backward: backward overwrites it, and it is this node's own.

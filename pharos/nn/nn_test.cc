@@ -91,9 +91,9 @@ struct NormCase {
 
 // y = (x - mean) / sqrt(var + eps) * w + b, or y = x / sqrt(mean(x²) + eps) * w.
 TEST_F(NnTest, NormsEqualTheirEquations) {
-  const NormCase cases[] = {{true, false, 24, at::kFloat, 2e-6},   {true, true, 24, at::kFloat, 2e-6},
-                            {true, false, 7, at::kFloat, 2e-6},    {false, false, 24, at::kFloat, 2e-6},
-                            {false, true, 24, at::kFloat, 2e-6},   {true, false, 24, at::kBFloat16, 0.02},
+  const NormCase cases[] = {{true, false, 24, at::kFloat, 2e-6},    {true, true, 24, at::kFloat, 2e-6},
+                            {true, false, 7, at::kFloat, 2e-6},     {false, false, 24, at::kFloat, 2e-6},
+                            {false, true, 24, at::kFloat, 2e-6},    {true, false, 24, at::kBFloat16, 0.02},
                             {false, false, 24, at::kBFloat16, 0.02}};
   for (const NormCase& c : cases) {
     Norm norm;
@@ -114,7 +114,8 @@ TEST_F(NnTest, NormsEqualTheirEquations) {
       expected = x * at::rsqrt(x.square().mean(-1, true) + norm.epsilon) * factor;
     } else {
       const at::Tensor centered = x - x.mean(-1, true);
-      expected = centered * at::rsqrt(centered.square().mean(-1, true) + norm.epsilon) * factor + norm.bias->data.to(at::kDouble);
+      expected = centered * at::rsqrt(centered.square().mean(-1, true) + norm.epsilon) * factor +
+                 norm.bias->data.to(at::kDouble);
     }
     backward(expected, grad.to(at::kDouble));
     EXPECT_LT(distance(output.to(at::kDouble), expected), c.tolerance);
@@ -144,15 +145,22 @@ TEST_F(NnTest, ActivationsByTheirFormulas) {
   EXPECT_LT(distance(activate(x, Activation::kSquaredRelu), x.clamp_min(0).square()), 1e-12);
   EXPECT_LT(distance(activate(x, Activation::kGelu), x * 0.5 * (1 + at::erf(x / std::sqrt(2.0)))), 1e-12);
   EXPECT_LT(distance(activate(x, Activation::kGeluTanh),
-                     0.5 * x * (1 + at::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))))), 1e-12);
+                     0.5 * x * (1 + at::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))))),
+            1e-12);
 }
 
 // Clamped gated unit: act(min(gate, c)) * (clamp(up, -c, c) + offset).
 TEST_F(NnTest, ClampedGatedUnit) {
-  Mlp mlp{{make_parameter({12, 4}, 3), std::nullopt}, {make_parameter({4, 6}), std::nullopt}, config::Activation::kQuickGelu, true, 0.7, 1};
+  Mlp mlp{{make_parameter({12, 4}, 3), std::nullopt},
+          {make_parameter({4, 6}), std::nullopt},
+          config::Activation::kQuickGelu,
+          true,
+          0.7,
+          1};
   const at::Tensor input = at::randn({3, 4});
   const auto halves = at::linear(input, mlp.fc1.weight.data).chunk(2, -1);
-  const at::Tensor inner = activate(halves[0].clamp_max(0.7), config::Activation::kQuickGelu) * (halves[1].clamp(-0.7, 0.7) + 1);
+  const at::Tensor inner =
+      activate(halves[0].clamp_max(0.7), config::Activation::kQuickGelu) * (halves[1].clamp(-0.7, 0.7) + 1);
   EXPECT_LT(distance(mlp.forward(input), at::linear(inner, mlp.fc2.weight.data)), 1e-6);
 }
 
@@ -167,11 +175,14 @@ TEST_F(NnTest, RotaryTurnsPairsByTheirAngle) {
       ASSERT_EQ(output.sizes(), at::IntArrayRef({2, 3, 4, 10}));
       // As complex numbers: z · exp(i position frequency); the last two elements pass.
       const at::Tensor wide = input.detach().to(at::kFloat);
-      const at::Tensor real = interleaved ? wide.narrow(-1, 0, 8).unflatten(-1, {4, 2}).select(-1, 0) : wide.narrow(-1, 0, 4);
-      const at::Tensor imaginary = interleaved ? wide.narrow(-1, 0, 8).unflatten(-1, {4, 2}).select(-1, 1) : wide.narrow(-1, 4, 4);
+      const at::Tensor real =
+          interleaved ? wide.narrow(-1, 0, 8).unflatten(-1, {4, 2}).select(-1, 0) : wide.narrow(-1, 0, 4);
+      const at::Tensor imaginary =
+          interleaved ? wide.narrow(-1, 0, 8).unflatten(-1, {4, 2}).select(-1, 1) : wide.narrow(-1, 4, 4);
       const at::Tensor angle = (positions.to(at::kFloat).unsqueeze(-1) * frequencies).unsqueeze(2);
       const at::Tensor turned = at::complex(real, imaginary) * at::polar(at::ones_like(angle), angle);
-      const at::Tensor pairs = interleaved ? at::view_as_real(turned).flatten(-2) : at::cat({at::real(turned), at::imag(turned)}, -1);
+      const at::Tensor pairs =
+          interleaved ? at::view_as_real(turned).flatten(-2) : at::cat({at::real(turned), at::imag(turned)}, -1);
       const at::Tensor expected = at::cat({pairs, wide.narrow(-1, 8, 2)}, -1).transpose(1, 2);
       const double tolerance = type == at::kFloat ? 1e-6 : 0.01;
       EXPECT_LT(distance(output.to(at::kFloat), expected), tolerance);
@@ -184,7 +195,8 @@ TEST_F(NnTest, RotaryTurnsPairsByTheirAngle) {
 
 TEST_F(NnTest, RotaryScalings) {
   const at::Tensor plain = inverse_frequencies({.width = 64, .base = 500000});
-  const at::Tensor linear = inverse_frequencies({.width = 64, .base = 500000, .scaling = RotaryOptions::Scaling::kLinear, .factor = 4});
+  const at::Tensor linear =
+      inverse_frequencies({.width = 64, .base = 500000, .scaling = RotaryOptions::Scaling::kLinear, .factor = 4});
   EXPECT_LT(distance(linear * 4, plain), 1e-6);
   const at::Tensor llama =
       inverse_frequencies({.width = 64, .base = 500000, .scaling = RotaryOptions::Scaling::kLlama3, .factor = 8});
@@ -199,7 +211,8 @@ TEST_F(NnTest, CrossEntropyIgnoresPaddingColumns) {
   const at::Tensor losses = cross_entropy(logits.clone(), labels, 13);
   backward(losses, grad);
   const at::Tensor x = leaf_of(logits);
-  const at::Tensor expected = at::cross_entropy_loss(x.narrow(-1, 0, 13).reshape({-1, 13}), labels.reshape(-1), {}, at::Reduction::None);
+  const at::Tensor expected =
+      at::cross_entropy_loss(x.narrow(-1, 0, 13).reshape({-1, 13}), labels.reshape(-1), {}, at::Reduction::None);
   backward(expected.view({2, 5}), grad);
   EXPECT_LT(distance(losses, expected.view({2, 5})), 1e-6);
   EXPECT_LT(distance(logits.grad(), x.grad()), 1e-6);
@@ -210,7 +223,8 @@ TEST_F(NnTest, EmbeddingAddsRepeatedRows) {
   const tensor::Parameter table = make_parameter({9, 70});
   const at::Tensor indices = at::tensor({3, 3, 0, 8, 3, 1}, at::kLong).view({2, 3}), grad = at::randn({2, 3, 70});
   backward(embed(indices, table), grad);
-  EXPECT_LT(distance(table.main_grad, at::zeros({9, 70}).index_add(0, indices.reshape(-1), grad.reshape({-1, 70}))), 1e-6);
+  EXPECT_LT(distance(table.main_grad, at::zeros({9, 70}).index_add(0, indices.reshape(-1), grad.reshape({-1, 70}))),
+            1e-6);
 }
 
 AttentionOptions attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t window = 0) {
@@ -231,19 +245,23 @@ TEST_F(NnTest, AttentionEqualsItsEquation) {
   const Case cases[] = {{4, 4, 9, 9, 0, false}, {4, 2, 9, 9, 0, false}, {4, 1, 9, 9, 3, false}, {4, 2, 9, 9, 0, true},
                         {4, 2, 1, 9, 0, false}, {4, 2, 3, 9, 0, false}, {4, 2, 1, 9, 4, false}, {2, 2, 1, 1, 0, false}};
   for (const Case& c : cases) {
-    const at::Tensor query = leaf({2, c.heads, c.tokens, 8}), key = leaf({2, c.kv_heads, c.keys, 8}), value = leaf({2, c.kv_heads, c.keys, 8});
+    const at::Tensor query = leaf({2, c.heads, c.tokens, 8}), key = leaf({2, c.kv_heads, c.keys, 8}),
+                     value = leaf({2, c.kv_heads, c.keys, 8});
     const at::Tensor grad = at::randn({2, c.heads, c.tokens, 8});
     ForwardContext context;
     at::Tensor allowed = at::ones({c.tokens, c.keys}, at::kBool).tril(c.keys - c.tokens);
-    if (c.window > 0) allowed = allowed.logical_and(at::ones({c.tokens, c.keys}, at::kBool).triu(c.keys - c.tokens - c.window + 1));
+    if (c.window > 0)
+      allowed = allowed.logical_and(at::ones({c.tokens, c.keys}, at::kBool).triu(c.keys - c.tokens - c.window + 1));
     if (c.masked) {
       context.attention_mask = at::ones({2, 1, c.tokens, c.keys}, at::kBool);
       context.attention_mask.narrow(2, 4, 5).narrow(3, 0, 4).fill_(false);
       allowed = allowed.logical_and(context.attention_mask);
     }
-    const at::Tensor q = leaf_of(query.to(at::kDouble)), k = leaf_of(key.to(at::kDouble)), v = leaf_of(value.to(at::kDouble));
+    const at::Tensor q = leaf_of(query.to(at::kDouble)), k = leaf_of(key.to(at::kDouble)),
+                     v = leaf_of(value.to(at::kDouble));
     const auto repeat = [&](const at::Tensor& t) { return t.repeat_interleave(c.heads / c.kv_heads, 1); };
-    const at::Tensor scores = (at::matmul(q, repeat(k).transpose(-1, -2)) / std::sqrt(8.0)).masked_fill(allowed.logical_not(), -1e300);
+    const at::Tensor scores =
+        (at::matmul(q, repeat(k).transpose(-1, -2)) / std::sqrt(8.0)).masked_fill(allowed.logical_not(), -1e300);
     const at::Tensor expected = at::matmul(at::softmax(scores, -1), repeat(v));
     backward(expected, grad.to(at::kDouble));
     for (const bool fused : {true, false}) {
@@ -295,7 +313,9 @@ TEST_F(NnTest, AttentionDropoutByHead) {
 
 TEST_F(NnTest, RecomputeGivesTheSameGradients) {
   Linear layer{make_parameter({6, 6}), make_parameter({6})};
-  const auto function = [&](const std::vector<at::Tensor>& inputs) { return at::tanh(layer.forward(inputs[0])) * inputs[1]; };
+  const auto function = [&](const std::vector<at::Tensor>& inputs) {
+    return at::tanh(layer.forward(inputs[0])) * inputs[1];
+  };
   const at::Tensor a = leaf({3, 6}), b = leaf({3, 6}), grad = at::randn({3, 6});
   backward(function({a, b}), grad);
   const at::Tensor weight_grad = layer.weight.main_grad.clone();

@@ -23,7 +23,8 @@ void add_to(const at::Tensor& main_grad, const at::Tensor& gradient) {
 }
 
 /// d loss/d input of RMSNorm in ATen operations; equations as in kernels.cc.
-at::Tensor rms_backward(const Norm& norm, const at::Tensor& output_grad, const at::Tensor& input, const at::Tensor& inverse_rms) {
+at::Tensor rms_backward(const Norm& norm, const at::Tensor& output_grad, const at::Tensor& input,
+                        const at::Tensor& inverse_rms) {
   const at::Tensor normalized = input.to(at::kFloat) * inverse_rms.unsqueeze(-1);
   const at::Tensor grad = output_grad.to(at::kFloat);
   add_to(norm.weight.main_grad, (grad * normalized).sum(0));
@@ -33,13 +34,15 @@ at::Tensor rms_backward(const Norm& norm, const at::Tensor& output_grad, const a
 }
 
 struct NormFunction : torch::autograd::Function<NormFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight_data, std::int64_t norm_address) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight_data,
+                            std::int64_t norm_address) {
     const Norm& norm = *reinterpret_cast<const Norm*>(norm_address);
     const std::int64_t width = weight_data.size(0);
     const at::Tensor rows = input.reshape({-1, width}).contiguous();
     at::Tensor output, mean, inverse;
     if (!norm.is_rms) {
-      std::tie(output, mean, inverse) = at::native_layer_norm(rows.to(at::kFloat), {width}, factor_of(norm), bias_of(norm), norm.epsilon);
+      std::tie(output, mean, inverse) =
+          at::native_layer_norm(rows.to(at::kFloat), {width}, factor_of(norm), bias_of(norm), norm.epsilon);
     } else if (kernels::fits(rows)) {
       output = at::empty_like(rows);
       inverse = at::empty({rows.size(0)}, rows.options());

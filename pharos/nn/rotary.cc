@@ -15,7 +15,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// Rotation in ATen operations, tokens and heads in the order of `input`: [batch, tokens, heads, width].
-at::Tensor rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved, double direction) {
+at::Tensor rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
+                  double direction) {
   const std::int64_t half = cosine.size(-1);
   const at::Tensor wide = input.to(at::kFloat);
   const at::Tensor cosines = cosine.unsqueeze(2), sines = sine.unsqueeze(2) * direction;
@@ -35,11 +36,13 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& cosine, const at::T
   return rotated.to(input.scalar_type());
 }
 
-at::Tensor last_axis_contiguous(const at::Tensor& tensor) { return tensor.stride(-1) == 1 ? tensor : tensor.contiguous(); }
+at::Tensor last_axis_contiguous(const at::Tensor& tensor) {
+  return tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+}
 
 struct Rotary : torch::autograd::Function<Rotary> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
-                            bool interleaved) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& cosine,
+                            const at::Tensor& sine, bool interleaved) {
     context->save_for_backward({cosine, sine});
     context->saved_data["interleaved"] = interleaved;
     if (!kernels::fits(input)) return rotate(input, cosine, sine, interleaved, 1).transpose(1, 2).contiguous();
@@ -63,7 +66,8 @@ struct Rotary : torch::autograd::Function<Rotary> {
 
 at::Tensor inverse_frequencies(const RotaryOptions& options) {
   PHAROS_CHECK(options.width > 0 && options.width % 2 == 0, "rotary width " + std::to_string(options.width));
-  const at::Tensor exponent = at::arange(0, options.width, 2, at::kLong).to(at::kFloat) / static_cast<double>(options.width);
+  const at::Tensor exponent =
+      at::arange(0, options.width, 2, at::kLong).to(at::kFloat) / static_cast<double>(options.width);
   const at::Tensor frequencies = 1.0 / at::pow(options.base, exponent);
   switch (options.scaling) {
     case RotaryOptions::Scaling::kNone:

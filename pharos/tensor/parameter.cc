@@ -12,7 +12,9 @@ namespace pharos::tensor {
 namespace {
 
 /// Local length of piece `piece` along the parameter's concatenation axis, padding included.
-std::int64_t local_length(const Slice& slice, int axis) { return slice.shape[axis] + (axis == 0 ? slice.padding_rows : 0); }
+std::int64_t local_length(const Slice& slice, int axis) {
+  return slice.shape[axis] + (axis == 0 ? slice.padding_rows : 0);
+}
 
 }  // namespace
 
@@ -24,9 +26,9 @@ Slice local_slice(const Piece& piece, const comm::Mesh& mesh, std::int64_t rank)
     const std::int64_t parts = mesh.size(split.dim) / split.replicas;
     const std::int64_t part = mesh.coordinate(rank, split.dim) / split.replicas;
     std::int64_t& length = slice.shape[split.axis];
-    PHAROS_CHECK(parts > 0 && length % parts == 0,
-                 piece.name + " axis " + std::to_string(split.axis) + " of length " + std::to_string(length) +
-                     " does not divide into " + std::to_string(parts) + " parts");
+    PHAROS_CHECK(parts > 0 && length % parts == 0, piece.name + " axis " + std::to_string(split.axis) + " of length " +
+                                                       std::to_string(length) + " does not divide into " +
+                                                       std::to_string(parts) + " parts");
     length /= parts;
     slice.offset[split.axis] += part * length;
   }
@@ -42,15 +44,18 @@ std::vector<std::int64_t> local_shape(const Parameter& parameter, const comm::Me
   PHAROS_CHECK(!parameter.pieces.empty(), parameter.name + " has no piece");
   std::vector<std::int64_t> shape = local_slice(parameter.pieces.front(), mesh, rank).shape;
   shape[parameter.axis] = 0;
-  for (const Piece& piece : parameter.pieces) shape[parameter.axis] += local_length(local_slice(piece, mesh, rank), parameter.axis);
+  for (const Piece& piece : parameter.pieces)
+    shape[parameter.axis] += local_length(local_slice(piece, mesh, rank), parameter.axis);
   return shape;
 }
 
 at::Tensor piece_view(const Parameter& parameter, const at::Tensor& tensor, std::size_t index, const comm::Mesh& mesh,
                       std::int64_t rank) {
   std::int64_t start = 0;
-  for (std::size_t i = 0; i < index; ++i) start += local_length(local_slice(parameter.pieces[i], mesh, rank), parameter.axis);
-  return tensor.detach().narrow(parameter.axis, start, local_slice(parameter.pieces[index], mesh, rank).shape[parameter.axis]);
+  for (std::size_t i = 0; i < index; ++i)
+    start += local_length(local_slice(parameter.pieces[i], mesh, rank), parameter.axis);
+  return tensor.detach().narrow(parameter.axis, start,
+                                local_slice(parameter.pieces[index], mesh, rank).shape[parameter.axis]);
 }
 
 void declare(Parameter& parameter, at::ScalarType dtype, const comm::Mesh& mesh, std::int64_t rank) {
@@ -62,7 +67,8 @@ void allocate(Parameter& parameter, at::Device device, const comm::Mesh& mesh, s
   parameter.data = at::zeros(local_shape(parameter, mesh, rank), options).requires_grad_();
 }
 
-void materialize(Parameter& parameter, at::Device device, std::uint64_t seed, const comm::Mesh& mesh, std::int64_t rank) {
+void materialize(Parameter& parameter, at::Device device, std::uint64_t seed, const comm::Mesh& mesh,
+                 std::int64_t rank) {
   allocate(parameter, device, mesh, rank);
   for (std::size_t i = 0; i < parameter.pieces.size(); ++i) {
     const Piece& piece = parameter.pieces[i];

@@ -1,5 +1,5 @@
-// One declaration of every weight. Initialisation, checkpoints, resharding, Hugging Face import and export, memory plans
-// and the optimizer's groups read it; nobody keeps a second list of names or shapes.
+// One declaration of every weight. Initialisation, checkpoints, resharding, Hugging Face import and export, memory
+// plans and the optimizer's groups read it; nobody keeps a second list of names or shapes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -74,7 +74,8 @@ void declare(Parameter& parameter, at::ScalarType dtype, const comm::Mesh& mesh,
 
 /// Allocates `parameter.data` on `device` and fills it with the initial values of its pieces, drawn from
 /// (seed, piece name, global index): bitwise the same model in every layout.
-void materialize(Parameter& parameter, at::Device device, std::uint64_t seed, const comm::Mesh& mesh, std::int64_t rank);
+void materialize(Parameter& parameter, at::Device device, std::uint64_t seed, const comm::Mesh& mesh,
+                 std::int64_t rank);
 
 /// Allocates `parameter.data` on `device`, zeroed: for values that come from a file.
 void allocate(Parameter& parameter, at::Device device, const comm::Mesh& mesh, std::int64_t rank);

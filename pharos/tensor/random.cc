@@ -37,7 +37,8 @@ std::array<float, 2> box_muller(std::uint32_t first, std::uint32_t second) {
 template <typename Visit>
 void for_each_run(float* out, const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& global_shape,
                   const std::vector<std::int64_t>& offset, const Visit& visit) {
-  PHAROS_CHECK(shape.size() == global_shape.size() && shape.size() == offset.size(), "ranks of slice and tensor differ");
+  PHAROS_CHECK(shape.size() == global_shape.size() && shape.size() == offset.size(),
+               "ranks of slice and tensor differ");
   std::int64_t run = shape.empty() ? 1 : shape.back();
   std::int64_t num_runs = 1;
   for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) num_runs *= shape[axis];
@@ -88,9 +89,10 @@ std::uint64_t stream_key(std::uint64_t seed, std::string_view name) {
   return mix(mix(seed) ^ hash);
 }
 
-void fill_normal(at::Tensor& out, double standard_deviation, std::uint64_t key, const std::vector<std::int64_t>& global_shape,
-                 const std::vector<std::int64_t>& offset) {
-  PHAROS_CHECK(out.is_contiguous() && out.scalar_type() == at::kFloat && out.is_cpu(), "contiguous float32 on the CPU wanted");
+void fill_normal(at::Tensor& out, double standard_deviation, std::uint64_t key,
+                 const std::vector<std::int64_t>& global_shape, const std::vector<std::int64_t>& offset) {
+  PHAROS_CHECK(out.is_contiguous() && out.scalar_type() == at::kFloat && out.is_cpu(),
+               "contiguous float32 on the CPU wanted");
   const auto scale = static_cast<float>(standard_deviation);
   for_each_run(out.data_ptr<float>(), out.sizes().vec(), global_shape, offset,
                [&](float* run, std::uint64_t first, std::int64_t count) {
@@ -108,13 +110,14 @@ at::Tensor dropout_mask(const std::vector<std::int64_t>& shape, double probabili
   at::Tensor mask = at::empty(shape, at::kFloat);
   const double threshold = probability * 0x1p32;
   const auto kept = static_cast<float>(1 / (1 - probability));
-  for_each_run(mask.data_ptr<float>(), shape, global_shape, offset, [&](float* run, std::uint64_t first, std::int64_t count) {
-    fill_run(run, first, count, key, [threshold, kept](const Block& words) {
-      std::array<float, 4> values;
-      for (int lane = 0; lane < 4; ++lane) values[lane] = words[lane] < threshold ? 0.0F : kept;
-      return values;
-    });
-  });
+  for_each_run(mask.data_ptr<float>(), shape, global_shape, offset,
+               [&](float* run, std::uint64_t first, std::int64_t count) {
+                 fill_run(run, first, count, key, [threshold, kept](const Block& words) {
+                   std::array<float, 4> values;
+                   for (int lane = 0; lane < 4; ++lane) values[lane] = words[lane] < threshold ? 0.0F : kept;
+                   return values;
+                 });
+               });
   return mask;
 }
 

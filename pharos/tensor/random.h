@@ -19,8 +19,8 @@ std::uint64_t stream_key(std::uint64_t seed, std::string_view name);
 
 /// Fills `out`, the slice at `offset` of a logical tensor of `global_shape`, with normal values of mean 0.
 /// out: contiguous float32 on the CPU, any shape; offset and out.sizes() have global_shape's rank.
-void fill_normal(at::Tensor& out, double standard_deviation, std::uint64_t key, const std::vector<std::int64_t>& global_shape,
-                 const std::vector<std::int64_t>& offset);
+void fill_normal(at::Tensor& out, double standard_deviation, std::uint64_t key,
+                 const std::vector<std::int64_t>& global_shape, const std::vector<std::int64_t>& offset);
 
 /// Dropout mask of the slice at `offset` of a logical tensor of `global_shape`: 0 with `probability`, else
 /// 1 / (1 - probability). Returns [shape] float32 on the CPU.

@@ -22,8 +22,12 @@ TEST(Philox, KnownAnswers) {
   };
   const Case cases[] = {
       {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-      {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-      {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+      {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+       {0xffffffff, 0xffffffff},
+       {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+      {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+       {0xa4093822, 0x299f31d0},
+       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
   };
   for (const Case& c : cases) EXPECT_EQ(philox(c.counter, c.key), c.expected);
 }
@@ -53,7 +57,8 @@ TEST(Random, SliceEqualsCutOfWhole) {
   fill_normal(part, 1, 42, shape, {2, 1, 3});
   EXPECT_TRUE(at::equal(part, whole.narrow(0, 2, 3).narrow(1, 1, 2).narrow(2, 3, 4)));
   const at::Tensor mask = dropout_mask(shape, 0.3, 42, shape, {0, 0, 0});
-  EXPECT_TRUE(at::equal(dropout_mask({3, 2, 4}, 0.3, 42, shape, {2, 1, 3}), mask.narrow(0, 2, 3).narrow(1, 1, 2).narrow(2, 3, 4)));
+  EXPECT_TRUE(at::equal(dropout_mask({3, 2, 4}, 0.3, 42, shape, {2, 1, 3}),
+                        mask.narrow(0, 2, 3).narrow(1, 1, 2).narrow(2, 3, 4)));
 }
 
 TEST(Random, DropoutKeepsTheMean) {
@@ -72,7 +77,8 @@ Parameter fused_qkv() {
   return parameter;
 }
 
-// The local slices of every tensor-parallel layout == the rows of the unsharded model (seed and name decide, not the rank).
+// The local slices of every tensor-parallel layout == the rows of the unsharded model (seed and name decide, not the
+// rank).
 TEST(Parameter, SameModelInEveryLayout) {
   const Mesh one(1, {});
   Parameter whole = fused_qkv();
@@ -87,8 +93,10 @@ TEST(Parameter, SameModelInEveryLayout) {
     declare(local, at::kFloat, four, rank);
     materialize(local, at::kCPU, 9, four, rank);
     EXPECT_THAT(local.data.sizes().vec(), ElementsAre(2 + 2 + 2, 6));
-    EXPECT_TRUE(at::equal(piece_view(local, local.data, 0, four, rank), piece_view(whole, whole.data, 0, one, 0).narrow(0, 2 * rank, 2)));
-    EXPECT_TRUE(at::equal(piece_view(local, local.data, 1, four, rank), piece_view(whole, whole.data, 1, one, 0).narrow(0, rank / 2 * 2, 2)));
+    EXPECT_TRUE(at::equal(piece_view(local, local.data, 0, four, rank),
+                          piece_view(whole, whole.data, 0, one, 0).narrow(0, 2 * rank, 2)));
+    EXPECT_TRUE(at::equal(piece_view(local, local.data, 1, four, rank),
+                          piece_view(whole, whole.data, 1, one, 0).narrow(0, rank / 2 * 2, 2)));
     EXPECT_TRUE(piece_view(local, local.data, 2, four, rank).eq(3).all().item<bool>());
   }
   EXPECT_EQ(num_elements(whole), 16 * 6);

@@ -14,7 +14,9 @@ namespace pharos::train {
 namespace {
 
 data::DataSources sources_of(const config::DatasetConfig& dataset) {
-  return {.blend = dataset.blend.empty() ? dataset.data_path : dataset.blend, .blend_per_split = dataset.blend_per_split, .split = dataset.split};
+  return {.blend = dataset.blend.empty() ? dataset.data_path : dataset.blend,
+          .blend_per_split = dataset.blend_per_split,
+          .split = dataset.split};
 }
 
 /// Samples each split must give (bridge-config.md 9.3).
@@ -23,7 +25,8 @@ data::SampleCounts wanted_samples(const config::RunConfig& config, std::int64_t 
   const std::int64_t per_evaluation = validation.eval_iters * config::eval_global_batch_size_or_default(config);
   const std::int64_t iterations = config::total_train_iterations(config, data_size);
   const std::int64_t interval = validation.eval_interval.value_or(0);
-  const std::int64_t train = validation.skip_train ? 0 : config.train.train_samples.value_or(config::total_train_samples(config, data_size));
+  const std::int64_t train =
+      validation.skip_train ? 0 : config.train.train_samples.value_or(config::total_train_samples(config, data_size));
   // One evaluation more than fits between the steps: the one on the whole, after the last step.
   return {train, interval > 0 ? (iterations / interval + 1) * per_evaluation : 0, per_evaluation};
 }
@@ -45,11 +48,14 @@ data::GptDatasetOptions dataset_options(const config::RunConfig& config, const d
   return options;
 }
 
-data::SamplerOptions sampler_options(const config::RunConfig& config, DataSplit split, std::int64_t data_rank, std::int64_t data_size) {
+data::SamplerOptions sampler_options(const config::RunConfig& config, DataSplit split, std::int64_t data_rank,
+                                     std::int64_t data_size) {
   data::SamplerOptions options;
-  const bool cyclic = split == DataSplit::kValidation || config.dataset.dataloader_type == config::DataloaderType::kCyclic;
+  const bool cyclic =
+      split == DataSplit::kValidation || config.dataset.dataloader_type == config::DataloaderType::kCyclic;
   options.kind = cyclic ? data::SamplerKind::kCyclic : data::SamplerKind::kSingle;
-  options.micro_batch_size = split == DataSplit::kTrain ? *config.train.micro_batch_size : config::eval_micro_batch_size_or_default(config);
+  options.micro_batch_size =
+      split == DataSplit::kTrain ? *config.train.micro_batch_size : config::eval_micro_batch_size_or_default(config);
   options.data_parallel_rank = data_rank;
   options.data_parallel_size = data_size;
   options.data_sharding = config.dataset.data_sharding;
@@ -78,14 +84,16 @@ struct DataFeed::State {
   std::int64_t data_rank = 0, data_size = 1;
 };
 
-DataFeed::DataFeed(const config::RunConfig& config, std::int64_t data_rank, std::int64_t data_size) : state_(std::make_unique<State>()) {
+DataFeed::DataFeed(const config::RunConfig& config, std::int64_t data_rank, std::int64_t data_size)
+    : state_(std::make_unique<State>()) {
   const auto tokenizer = make_tokenizer(config.tokenizer);
-  state_->datasets = data::build_datasets(sources_of(config.dataset), wanted_samples(config, data_size), dataset_options(config, *tokenizer));
+  state_->datasets = data::build_datasets(sources_of(config.dataset), wanted_samples(config, data_size),
+                                          dataset_options(config, *tokenizer));
   for (const DataSplit split : {DataSplit::kTrain, DataSplit::kValidation, DataSplit::kTest}) {
     const auto index = static_cast<std::size_t>(split);
     if (state_->datasets[index] == nullptr) continue;
-    state_->sources[index] =
-        std::make_unique<data::MicrobatchSource>(*state_->datasets[index], sampler_options(config, split, data_rank, data_size));
+    state_->sources[index] = std::make_unique<data::MicrobatchSource>(
+        *state_->datasets[index], sampler_options(config, split, data_rank, data_size));
   }
   if (!config.validation.skip_train && !has(DataSplit::kTrain)) {
     throw base::UserError({.what = "The training split has no data.",
@@ -114,9 +122,11 @@ Microbatch DataFeed::microbatch(DataSplit split, std::int64_t consumed_samples, 
   batch.tokens = to_tensor(read.tokens, shape, at::kLong, device);
   batch.labels = to_tensor(read.labels, shape, at::kLong, device);
   batch.loss_mask = to_tensor(read.loss_mask, shape, at::kFloat, device);
-  batch.positions = state_->reset_positions ? to_tensor(read.position_ids, shape, at::kLong, device)
-                                            : at::arange(read.seq_length, at::TensorOptions().dtype(at::kLong).device(device));
-  if (state_->reset_attention) batch.attention_mask = document_mask(to_tensor(read.segment_ids, shape, at::kLong, device));
+  batch.positions = state_->reset_positions
+                        ? to_tensor(read.position_ids, shape, at::kLong, device)
+                        : at::arange(read.seq_length, at::TensorOptions().dtype(at::kLong).device(device));
+  if (state_->reset_attention)
+    batch.attention_mask = document_mask(to_tensor(read.segment_ids, shape, at::kLong, device));
   const std::int64_t rows = source.sampler().options().micro_batch_size;
   batch.first_sample = (index * state_->data_size + state_->data_rank) * rows;
   return batch;

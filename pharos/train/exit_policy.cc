@@ -59,7 +59,8 @@ int SignalWatch::received() { return received_signal; }
 
 std::optional<ExitDecision> decide_exit(const config::TrainConfig& train, std::int64_t step, std::int64_t elapsed_ns) {
   if (const int signal = SignalWatch::received(); signal != 0) {
-    return ExitDecision{ExitReason::kSignal, fmt::format("exiting program after receiving SIG{}.", sigabbrev_np(signal))};
+    return ExitDecision{ExitReason::kSignal,
+                        fmt::format("exiting program after receiving SIG{}.", sigabbrev_np(signal))};
   }
   if (train.exit_duration_in_mins) {
     const double minutes = static_cast<double>(elapsed_ns) / 60e9;

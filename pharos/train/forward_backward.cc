@@ -19,7 +19,8 @@ struct MicrobatchLoss {
   at::Tensor tokens;  ///< scalar
 };
 
-MicrobatchLoss masked_loss(const model::Transformer& model, const Microbatch& batch, const nn::ForwardContext& context) {
+MicrobatchLoss masked_loss(const model::Transformer& model, const Microbatch& batch,
+                           const nn::ForwardContext& context) {
   const at::Tensor losses = model.token_losses(model.hidden_states(batch.tokens, context), batch.labels);
   return {(losses * batch.loss_mask).sum(), batch.loss_mask.sum()};
 }
@@ -55,7 +56,9 @@ class TrainingStage : public pipeline::StageRunner {
     sums_.tokens += tokens;
   }
 
-  void weight(int, int) override { throw base::InternalError("this stage computes weight gradients in its backward pass"); }
+  void weight(int, int) override {
+    throw base::InternalError("this stage computes weight gradients in its backward pass");
+  }
 
   const LossSums& sums() const { return sums_; }
 
@@ -70,7 +73,8 @@ class TrainingStage : public pipeline::StageRunner {
 
 class EvaluationStage : public pipeline::StageRunner {
  public:
-  EvaluationStage(model::Transformer& model, const MicrobatchProvider& microbatch) : model_(model), microbatch_(microbatch) {}
+  EvaluationStage(model::Transformer& model, const MicrobatchProvider& microbatch)
+      : model_(model), microbatch_(microbatch) {}
 
   void forward(int microbatch, int) override {
     PHAROS_SPAN(span, lens::Group::kMicrobatch, "megatron.microbatch.forward");
@@ -95,7 +99,8 @@ class EvaluationStage : public pipeline::StageRunner {
 
 }  // namespace
 
-LossSums forward_backward(model::Transformer& model, const config::RunConfig& config, const StepInput& input, StepTimes* times) {
+LossSums forward_backward(model::Transformer& model, const config::RunConfig& config, const StepInput& input,
+                          StepTimes* times) {
   TrainingStage stage(model, config, input, times);
   pipeline::run(pipeline::one_forward_one_backward(1, input.num_microbatches), 0, stage);
   if (config.model.calculate_per_token_loss) {

@@ -25,7 +25,8 @@ using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 struct FolderTest : ::testing::Test {
-  std::filesystem::path folder = std::filesystem::temp_directory_path() / ("pharos_train_" + std::to_string(::getpid()));
+  std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("pharos_train_" + std::to_string(::getpid()));
   void SetUp() override { base::make_directories(folder); }
   void TearDown() override { std::filesystem::remove_all(folder); }
 };
@@ -62,10 +63,14 @@ TEST(LogLine, OptionalFieldsInOrder) {
   line.num_skipped_iterations = 2;
   line.num_nan_iterations = 1;
   const std::string text = render_log_line(line);
-  EXPECT_THAT(text, HasSubstr("consumed samples:          640 | skipped samples:            7 | elapsed time per iteration (ms): 123.5 |"
-                              " throughput per GPU (TFLOP/s/GPU): 12.3 | learning rate:"));
-  EXPECT_THAT(text, EndsWith("grad norm: 1.235 | num zeros: 42 | params norm: 99.500 | number of skipped iterations:   2 |"
-                             " number of nan iterations:   1 |"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "consumed samples:          640 | skipped samples:            7 | elapsed time per iteration (ms): 123.5 |"
+          " throughput per GPU (TFLOP/s/GPU): 12.3 | learning rate:"));
+  EXPECT_THAT(text,
+              EndsWith("grad norm: 1.235 | num zeros: 42 | params norm: 99.500 | number of skipped iterations:   2 |"
+                       " number of nan iterations:   1 |"));
 }
 
 TEST(LogLine, ShowsWhatIsNotANumber) {
@@ -80,7 +85,8 @@ TEST(LogLine, ShowsWhatIsNotANumber) {
 
 TEST(LogLine, ValidationIsFramed) {
   const std::string text = render_validation_lines("iteration 100", 2.0);
-  const std::string middle = " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | ";
+  const std::string middle =
+      " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | ";
   EXPECT_EQ(text, std::string(middle.size(), '-') + "\n" + middle + "\n" + std::string(middle.size(), '-'));
   EXPECT_THAT(render_validation_lines("iteration 1", 50), HasSubstr("PPL: 4.851652E+08"));  // exp(min(20, loss))
 }
@@ -88,7 +94,8 @@ TEST(LogLine, ValidationIsFramed) {
 TEST(Progress, FitsTheTerminal) {
   const ProgressState state{370, 1000, 1.8421, 0.1, 11200};
   const std::string wide = render_progress(state, 120);
-  EXPECT_THAT(wide, StartsWith("[#######-------------]  37% step 370/1000 · loss 1.8421 · 11.2 K tokens/s · ETA 1 min 03 s"));
+  EXPECT_THAT(wide,
+              StartsWith("[#######-------------]  37% step 370/1000 · loss 1.8421 · 11.2 K tokens/s · ETA 1 min 03 s"));
   for (int columns = 1; columns < 120; ++columns) {
     const std::string text = render_progress(state, columns);
     const auto width = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });

@@ -19,7 +19,8 @@ std::unique_ptr<data::Tokenizer> make_tokenizer(const config::TokenizerConfig& c
     default:
       throw base::UserError({.what = "This release has the tokenizers ByteLevel and NullTokenizer only.",
                              .where = "tokenizer.tokenizer_type",
-                             .fix = "Prepare the data with one of them, or train on token ids with tokenizer.tokenizer_type=NullTokenizer."});
+                             .fix = "Prepare the data with one of them, or train on token ids with "
+                                    "tokenizer.tokenizer_type=NullTokenizer."});
   }
 }
 

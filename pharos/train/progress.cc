@@ -27,10 +27,15 @@ std::size_t display_width(std::string_view text) {
 }  // namespace
 
 std::string render_progress(const ProgressState& state, int columns) {
-  const double share = state.train_iters > 0 ? std::clamp(static_cast<double>(state.step) / static_cast<double>(state.train_iters), 0.0, 1.0) : 0;
-  const auto left_ns = static_cast<std::int64_t>(static_cast<double>(state.train_iters - state.step) * state.seconds_per_step * 1e9);
-  std::string text = fmt::format("{:3.0f}% step {}/{} · loss {:.4f} · {} tokens/s · ETA {}", 100 * share, state.step, state.train_iters,
-                                 state.loss, base::format_count(state.tokens_per_second), base::format_duration(left_ns));
+  const double share =
+      state.train_iters > 0
+          ? std::clamp(static_cast<double>(state.step) / static_cast<double>(state.train_iters), 0.0, 1.0)
+          : 0;
+  const auto left_ns =
+      static_cast<std::int64_t>(static_cast<double>(state.train_iters - state.step) * state.seconds_per_step * 1e9);
+  std::string text = fmt::format("{:3.0f}% step {}/{} · loss {:.4f} · {} tokens/s · ETA {}", 100 * share, state.step,
+                                 state.train_iters, state.loss, base::format_count(state.tokens_per_second),
+                                 base::format_duration(left_ns));
   constexpr int kBar = 20;
   if (static_cast<int>(display_width(text)) + kBar + 3 <= columns) {
     const int filled = static_cast<int>(share * kBar);
@@ -44,7 +49,8 @@ std::string render_progress(const ProgressState& state, int columns) {
   return text;
 }
 
-Console::Console(const std::filesystem::path& log_path, bool is_terminal) : log_(log_path, std::ios::app), is_terminal_(is_terminal) {
+Console::Console(const std::filesystem::path& log_path, bool is_terminal)
+    : log_(log_path, std::ios::app), is_terminal_(is_terminal) {
   if (!log_) {
     throw base::UserError({.what = "Cannot write '" + log_path.string() + "'.",
                            .where = log_path.string(),

@@ -1,4 +1,5 @@
-// progress.txt beside the checkpoints: one tab-separated line per event of a run and its restarts (Megatron's --log-progress).
+// progress.txt beside the checkpoints: one tab-separated line per event of a run and its restarts (Megatron's
+// --log-progress).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ class ProgressFile {
 };
 
 /// "Saved checkpoint\tIteration: …\tJob throughput: …\t…", megatron-telemetry.md 9.5.
-std::string saved_checkpoint_event(std::int64_t iteration, double job_flops, double job_seconds, double total_flops, std::int64_t total_tokens);
+std::string saved_checkpoint_event(std::int64_t iteration, double job_flops, double job_seconds, double total_flops,
+                                   std::int64_t total_tokens);
 
 }  // namespace pharos::train

@@ -14,7 +14,9 @@ namespace {
 double milliseconds(std::int64_t duration_ns) { return static_cast<double>(duration_ns) / 1e6; }
 
 /// Model FLOP utilisation in percent of the device's peak.
-double utilisation(double flops, double seconds, double peak_tflops) { return 100 * flops / seconds / (peak_tflops * 1e12); }
+double utilisation(double flops, double seconds, double peak_tflops) {
+  return 100 * flops / seconds / (peak_tflops * 1e12);
+}
 
 }  // namespace
 
@@ -35,7 +37,9 @@ void Reporter::step(const StepRecord& record) {
   }
   const double seconds = static_cast<double>(record.step_time_ns) / 1e9;
   // The first step carries one-time work; a moving average follows changes of speed within some twenty steps.
-  smoothed_step_seconds_ = smoothed_step_seconds_ == 0 || interval_steps_ + record.step <= 3 ? seconds : 0.95 * smoothed_step_seconds_ + 0.05 * seconds;
+  smoothed_step_seconds_ = smoothed_step_seconds_ == 0 || interval_steps_ + record.step <= 3
+                               ? seconds
+                               : 0.95 * smoothed_step_seconds_ + 0.05 * seconds;
   append_metrics(record);
   const bool is_due = config_.logger.log_interval > 0 && record.step % config_.logger.log_interval == 0;
   if ((is_due || !any_line_) && !config_.logger.skip_train_metrics_log) print_interval(record);
@@ -59,7 +63,8 @@ void Reporter::print_interval(const StepRecord& record) {
   line.learning_rate = record.next_learning_rate;
   line.global_batch_size = record.global_batch_size;
   // With every iteration skipped there is no average; the last loss says more than nothing.
-  line.losses = {{"lm loss", interval_advanced_ > 0 ? interval_loss_ / static_cast<double>(interval_advanced_) : record.loss}};
+  line.losses = {
+      {"lm loss", interval_advanced_ > 0 ? interval_loss_ / static_cast<double>(interval_advanced_) : record.loss}};
   line.loss_scale = record.loss_scale;
   line.grad_norm = record.grad_norm;
   line.num_zeros = record.num_zeros;
@@ -72,7 +77,8 @@ void Reporter::print_interval(const StepRecord& record) {
     if (config_.logger.peak_tflops_per_device) {
       const double peak = *config_.logger.peak_tflops_per_device;
       const double full = record.full_attention_flops / std::max(record.flops, 1.0);
-      text += fmt::format(" MFU: {:.1f}% MFU with full attention: {:.1f}%", 100 * tflops / peak, 100 * tflops * full / peak);
+      text += fmt::format(" MFU: {:.1f}% MFU with full attention: {:.1f}%", 100 * tflops / peak,
+                          100 * tflops * full / peak);
     }
     console_.log_line(text);
   }
@@ -83,8 +89,9 @@ void Reporter::print_interval(const StepRecord& record) {
 
 void Reporter::print_memory(std::int64_t step) {
   const base::ProcessMemory memory = base::process_memory();
-  console_.log_line(fmt::format("[Rank 0] (after {} iterations) memory (GB) | resident: {:.3f} | max resident: {:.3f} |", step,
-                                static_cast<double>(memory.resident_bytes) / 1e9, static_cast<double>(memory.peak_resident_bytes) / 1e9));
+  console_.log_line(fmt::format(
+      "[Rank 0] (after {} iterations) memory (GB) | resident: {:.3f} | max resident: {:.3f} |", step,
+      static_cast<double>(memory.resident_bytes) / 1e9, static_cast<double>(memory.peak_resident_bytes) / 1e9));
 }
 
 void Reporter::append_metrics(const StepRecord& record) {
@@ -107,7 +114,8 @@ void Reporter::append_metrics(const StepRecord& record) {
                          {"optimizer_ms", milliseconds(record.optimizer_ns)},
                          {"tokens_per_second", static_cast<double>(tokens) / seconds},
                          {"tflops_per_device", record.flops / seconds / 1e12}};
-  if (!std::isfinite(record.loss)) line["non_finite_loss"] = fmt::format("{}", record.loss);  // JSON has no NaN: loss is null
+  if (!std::isfinite(record.loss))
+    line["non_finite_loss"] = fmt::format("{}", record.loss);  // JSON has no NaN: loss is null
   if (record.grad_norm) line["grad_norm"] = *record.grad_norm;
   if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
   if (record.params_norm) line["params_norm"] = *record.params_norm;
@@ -119,7 +127,8 @@ void Reporter::append_metrics(const StepRecord& record) {
   metrics_.append(line);
 }
 
-void Reporter::evaluation(const std::string& place, const std::string& metric, std::int64_t step, double loss, std::int64_t duration_ns) {
+void Reporter::evaluation(const std::string& place, const std::string& metric, std::int64_t step, double loss,
+                          std::int64_t duration_ns) {
   console_.line(render_validation_lines(place, loss));
   metrics_.append({{"step", step}, {metric, loss}, {"evaluation_ms", milliseconds(duration_ns)}});
 }

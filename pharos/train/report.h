@@ -1,5 +1,5 @@
-// What a run says about its steps: Megatron's log line every log_interval, a line of metrics.jsonl every step, progress on
-// a terminal, evaluation results.
+// What a run says about its steps: Megatron's log line every log_interval, a line of metrics.jsonl every step, progress
+// on a terminal, evaluation results.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct StepRecord {
   std::int64_t data_wait_ns = 0;
   std::int64_t forward_backward_ns = 0;
   std::int64_t optimizer_ns = 0;
-  double flops = 0;                 ///< of this step's global batch, causal attention counted once (megatron-telemetry 9.6)
+  double flops = 0;  ///< of this step's global batch, causal attention counted once (megatron-telemetry 9.6)
   double full_attention_flops = 0;  ///< the same with attention counted over all pairs of tokens
 };
 
@@ -42,7 +42,8 @@ class Reporter {
 
   void step(const StepRecord& record);
   /// place: "iteration 100", …; `metric`: "validation_loss" or "test_loss".
-  void evaluation(const std::string& place, const std::string& metric, std::int64_t step, double loss, std::int64_t duration_ns);
+  void evaluation(const std::string& place, const std::string& metric, std::int64_t step, double loss,
+                  std::int64_t duration_ns);
 
  private:
   void print_interval(const StepRecord& record);

@@ -13,7 +13,8 @@
 
 namespace pharos::train {
 
-FileLock::FileLock(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+FileLock::FileLock(const std::filesystem::path& path)
+    : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
   const std::string folder = path.parent_path().string();
   if (descriptor_ < 0) {
     throw base::UserError({.what = "Cannot write to the run folder '" + folder + "': " + std::strerror(errno) + ".",
@@ -32,10 +33,11 @@ FileLock::~FileLock() { ::close(descriptor_); }
 
 RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(path)) {
   if (resume && !std::filesystem::exists(run_yaml())) {
-    throw base::UserError({.what = "There is no run to resume in '" + path_.string() + "'.",
-                           .where = run_yaml().string(),
-                           .why = "The folder of a run holds its resolved configuration, run.yaml.",
-                           .fix = "Give the folder of the run with --run-dir, or leave out --resume to start a new one."});
+    throw base::UserError(
+        {.what = "There is no run to resume in '" + path_.string() + "'.",
+         .where = run_yaml().string(),
+         .why = "The folder of a run holds its resolved configuration, run.yaml.",
+         .fix = "Give the folder of the run with --run-dir, or leave out --resume to start a new one."});
   }
   base::make_directories(path_);
   lock_.emplace(path_ / "lock");

@@ -48,7 +48,8 @@ void announce(const config::ResolvedConfig& resolved, const RunFolder& folder, b
   console.line(fmt::format("recipe {} · run folder {}", resolved.recipe_name, folder.path().string()));
   if (!resume) return;
   for (const auto& difference : config::compare(config::load_run_yaml(folder.run_yaml()).config, resolved.config)) {
-    console.line(fmt::format("changed since the run began: {} was {}, is {}", difference.field, difference.left, difference.right));
+    console.line(fmt::format("changed since the run began: {} was {}, is {}", difference.field, difference.left,
+                             difference.right));
   }
 }
 

@@ -13,8 +13,8 @@ namespace pharos::train {
 struct TrainOptions {
   std::filesystem::path run_folder;
   bool resume = false;
-  std::int64_t main_entry_ns = 0;      ///< monotonic; when main() began
-  std::int64_t config_ready_ns = 0;    ///< monotonic; when the configuration was resolved and valid
+  std::int64_t main_entry_ns = 0;    ///< monotonic; when main() began
+  std::int64_t config_ready_ns = 0;  ///< monotonic; when the configuration was resolved and valid
 };
 
 /// Trains by `resolved` (validated for one rank, Purpose::kTrain) in `options.run_folder`.

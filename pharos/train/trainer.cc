@@ -31,8 +31,8 @@ comm::ParallelSizes parallel_sizes(const config::RunConfig& config) {
 
 }  // namespace
 
-Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options, Console& console,
-                 lens::StartupRecord& startup)
+Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
+                 Console& console, lens::StartupRecord& startup)
     : resolved_(resolved),
       config_(resolved.config),
       folder_(folder),
@@ -46,7 +46,9 @@ Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder
 
 at::Device Trainer::device() const { return config_.dist.device == config::DeviceKind::kCuda ? at::kCUDA : at::kCPU; }
 
-std::filesystem::path Trainer::save_folder() const { return config_.checkpoint.save ? std::filesystem::path(*config_.checkpoint.save) : folder_.checkpoints(); }
+std::filesystem::path Trainer::save_folder() const {
+  return config_.checkpoint.save ? std::filesystem::path(*config_.checkpoint.save) : folder_.checkpoints();
+}
 
 bool Trainer::saving_enabled() const { return config_.checkpoint.save_interval != 0; }
 
@@ -80,7 +82,8 @@ void Trainer::build_model() {
 
 void Trainer::initialize_weights() {
   const auto& pretrained = config_.checkpoint.pretrained_checkpoint;
-  const bool from_hugging_face = pretrained && std::filesystem::exists(std::filesystem::path(*pretrained) / "config.json");
+  const bool from_hugging_face =
+      pretrained && std::filesystem::exists(std::filesystem::path(*pretrained) / "config.json");
   if (!pretrained && !config_.model.hf_path) {
     model_->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
     return;
@@ -105,7 +108,8 @@ void Trainer::initialize_weights() {
 checkpoint::Contents Trainer::contents() {
   checkpoint::Contents contents{model_->parameters(), {}};
   optimizer_->for_each_state([&](std::size_t index, std::string_view kind, const at::Tensor& tensor) {
-    auto state = std::find_if(contents.state.begin(), contents.state.end(), [&](const auto& s) { return s.kind == kind; });
+    auto state =
+        std::find_if(contents.state.begin(), contents.state.end(), [&](const auto& s) { return s.kind == kind; });
     if (state == contents.state.end()) {
       state = contents.state.insert(state, {std::string(kind), std::vector<at::Tensor>(contents.parameters.size())});
     }
@@ -116,7 +120,8 @@ checkpoint::Contents Trainer::contents() {
 
 void Trainer::load_checkpoint() {
   const auto& settings = config_.checkpoint;
-  const std::filesystem::path source = options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
+  const std::filesystem::path source =
+      options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
   if (source.empty()) return;
   PHAROS_SPAN(span, Group::kLoadCheckpoint, "megatron.checkpoint.load", {lens::kGoodput, true});
   const auto found = checkpoint::find_checkpoint(source, settings.ckpt_step);
@@ -136,7 +141,8 @@ void Trainer::load_checkpoint() {
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {
-    console_.line(fmt::format("loaded weights from {}; counters start at 0 (checkpoint.finetune)", found->folder.string()));
+    console_.line(
+        fmt::format("loaded weights from {}; counters start at 0 (checkpoint.finetune)", found->folder.string()));
   } else {
     state_ = result.train_state;
     schedule_->restore(state_.scheduler, optim::stored_schedule_policy(config_.scheduler));
@@ -171,7 +177,8 @@ StepRecord Trainer::run_iteration() {
   const optim::BatchSize batch = batches_.at(state_.consumed_train_samples);
   record.global_batch_size = batch.running_global_batch_size;
   record.num_microbatches = static_cast<int>(batch.num_microbatches);
-  PHAROS_SPAN(span, Group::kStep, "megatron.train.iteration", {lens::kGoodput, true}, {"megatron.iteration", state_.step});
+  PHAROS_SPAN(span, Group::kStep, "megatron.train.iteration", {lens::kGoodput, true},
+              {"megatron.iteration", state_.step});
   record.loss_scale = optimizer_->loss_scale();
   StepTimes times;
   LossSums sums;
@@ -215,12 +222,13 @@ bool Trainer::has_dynamic_loss_scale() const {
 }
 
 void Trainer::fail_iteration(const std::string& what, std::int64_t step) const {
-  const std::string saved = last_saved_step_ >= 0 ? fmt::format("; the checkpoint of step {} is intact", last_saved_step_) : "";
-  throw base::TrainingError(
-      fmt::format("{} (iteration {}, rank 0, device {}, learning rate {:.3E}){}.\n"
-                  "  fix: look at the gradient norms before it in metrics.jsonl; lower optimizer.lr, pass this batch with "
-                  "train.iterations_to_skip=[{}], or skip such steps with rerun_state_machine.check_for_nan_in_loss=false.",
-                  what, step, device().str(), schedule_->learning_rate(), saved, step));
+  const std::string saved =
+      last_saved_step_ >= 0 ? fmt::format("; the checkpoint of step {} is intact", last_saved_step_) : "";
+  throw base::TrainingError(fmt::format(
+      "{} (iteration {}, rank 0, device {}, learning rate {:.3E}){}.\n"
+      "  fix: look at the gradient norms before it in metrics.jsonl; lower optimizer.lr, pass this batch with "
+      "train.iterations_to_skip=[{}], or skip such steps with rerun_state_machine.check_for_nan_in_loss=false.",
+      what, step, device().str(), schedule_->learning_rate(), saved, step));
 }
 
 void Trainer::check_gradients(double grad_norm, std::int64_t step) {
@@ -230,8 +238,8 @@ void Trainer::check_gradients(double grad_norm, std::int64_t step) {
   auto names = gradients_->non_finite_parameters();
   const std::size_t count = names.size();
   names.resize(std::min<std::size_t>(count, 5));
-  fail_iteration(fmt::format("The gradient of {} parameter{} is not finite: {}{}", count, count == 1 ? "" : "s", base::join(names, ", "),
-                             count > names.size() ? ", …" : ""),
+  fail_iteration(fmt::format("The gradient of {} parameter{} is not finite: {}{}", count, count == 1 ? "" : "s",
+                             base::join(names, ", "), count > names.size() ? ", …" : ""),
                  step);
 }
 
@@ -241,7 +249,8 @@ void Trainer::check_loss(double loss, std::int64_t step) {
     fail_iteration(fmt::format("The loss is {}", loss), step);
   }
   if (guard.check_for_spiky_loss && largest_loss_ > 0 && std::abs(loss) >= guard.spiky_loss_factor * largest_loss_) {
-    console_.line(fmt::format("warning: the loss {:.4f} of iteration {} is {:.1f} times the largest of the first 100", loss, step, std::abs(loss) / largest_loss_));
+    console_.line(fmt::format("warning: the loss {:.4f} of iteration {} is {:.1f} times the largest of the first 100",
+                              loss, step, std::abs(loss) / largest_loss_));
   }
   if (step <= 100 && std::isfinite(loss)) largest_loss_ = std::max(largest_loss_, std::abs(loss));
 }

@@ -27,8 +27,8 @@ namespace pharos::train {
 
 class Trainer {
  public:
-  Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options, Console& console,
-          lens::StartupRecord& startup);
+  Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
+          Console& console, lens::StartupRecord& startup);
 
   /// Data, model, optimizer, checkpoint: everything before the first step.
   void set_up();

@@ -22,7 +22,8 @@ base::ExitCode Trainer::run() {
   progress_.append("Starting job");
   loop_start_ns_ = base::monotonic_ns();
   const auto& validation = config_.validation;
-  lens::IntervalSpans intervals("megatron.train", config_.checkpoint.save_interval.value_or(0), startup_span_.context());
+  lens::IntervalSpans intervals("megatron.train", config_.checkpoint.save_interval.value_or(0),
+                                startup_span_.context());
   startup_span_.end();
   while (state_.step < train_iters_ && !validation.skip_train) {
     intervals.next_pass();
@@ -43,10 +44,13 @@ base::ExitCode Trainer::run() {
     state_.consumed_train_samples += record.global_batch_size;
     after_iteration(record);
     const bool evaluates = validation.eval_interval && *validation.eval_interval > 0 && validation.eval_iters > 0 &&
-                           state_.step >= validation.start_eval_at_iter.value_or(0) && state_.step % *validation.eval_interval == 0;
-    if (evaluates && data_->has(DataSplit::kValidation)) evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {}", state_.step));
+                           state_.step >= validation.start_eval_at_iter.value_or(0) &&
+                           state_.step % *validation.eval_interval == 0;
+    if (evaluates && data_->has(DataSplit::kValidation))
+      evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {}", state_.step));
     const auto interval = config_.checkpoint.save_interval;
-    const auto decision = decide_exit(config_.train, state_.step, base::monotonic_ns() - base::process_start_monotonic_ns());
+    const auto decision =
+        decide_exit(config_.train, state_.step, base::monotonic_ns() - base::process_start_monotonic_ns());
     const bool signalled = decision && decision->reason == ExitReason::kSignal;
     if (!signalled && interval && *interval > 0 && state_.step % *interval == 0) save();
     if (decision && state_.step < train_iters_) return leave(*decision);
@@ -102,7 +106,8 @@ double Trainer::evaluate(DataSplit split) {
   for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
-    const LossSums part = evaluate_microbatches(*model_, num_microbatches, [&](int index) { return data_->microbatch(split, consumed, index, device()); });
+    const LossSums part = evaluate_microbatches(
+        *model_, num_microbatches, [&](int index) { return data_->microbatch(split, consumed, index, device()); });
     sums.loss += part.loss;
     sums.tokens += part.tokens;
     if (split == DataSplit::kValidation) state_.consumed_valid_samples += batch;
@@ -114,18 +119,23 @@ double Trainer::evaluate(DataSplit split) {
 void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
   const std::int64_t start = base::monotonic_ns();
   const double loss = evaluate(split);
-  reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, loss, base::monotonic_ns() - start);
+  reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, loss,
+                        base::monotonic_ns() - start);
 }
 
 void Trainer::evaluate_at_end() {
   if (config_.validation.eval_iters <= 0) return;
-  if (data_->has(DataSplit::kValidation)) evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {} on validation set", state_.step));
-  if (data_->has(DataSplit::kTest)) evaluate_and_report(DataSplit::kTest, fmt::format("iteration {} on test set", state_.step));
+  if (data_->has(DataSplit::kValidation))
+    evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {} on validation set", state_.step));
+  if (data_->has(DataSplit::kTest))
+    evaluate_and_report(DataSplit::kTest, fmt::format("iteration {} on test set", state_.step));
 }
 
 void Trainer::save() {
-  PHAROS_SPAN(exposed, Group::kCheckpoint, "megatron.checkpoint.exposed_save", {lens::kGoodput, true}, {"megatron.iteration", state_.step});
-  PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.save", {lens::kGoodput, true}, {"megatron.iteration", state_.step});
+  PHAROS_SPAN(exposed, Group::kCheckpoint, "megatron.checkpoint.exposed_save", {lens::kGoodput, true},
+              {"megatron.iteration", state_.step});
+  PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.save", {lens::kGoodput, true},
+              {"megatron.iteration", state_.step});
   state_.scheduler = schedule_->save();
   state_.optimizer = optimizer_->save_scalars();
   checkpoint::SaveOptions options;
@@ -138,8 +148,9 @@ void Trainer::save() {
   const std::int64_t start = base::monotonic_ns();
   const checkpoint::SaveResult result = checkpoint::save(what, state_, options, mesh_, 0);
   last_saved_step_ = state_.step;
-  progress_.append(saved_checkpoint_event(state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
-                                          state_.floating_point_operations_so_far, state_.consumed_train_samples * config_.model.seq_length));
+  progress_.append(saved_checkpoint_event(
+      state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
+      state_.floating_point_operations_so_far, state_.consumed_train_samples * config_.model.seq_length));
   console_.line(render_saved_line(base::wall_ns(), state_.step, options.save.string()));
   metrics_->append({{"step", state_.step},
                     {"checkpoint_bytes", result.size_bytes},
@@ -150,7 +161,9 @@ base::ExitCode Trainer::leave(const ExitDecision& decision) {
   if (saving_enabled() && last_saved_step_ != state_.step) save();
   console_.line(decision.message);
   if (saving_enabled()) return base::ExitCode::kInterrupted;
-  throw base::TrainingError(fmt::format("The run stopped at step {} of {} without a checkpoint: checkpoint.save_interval = 0 disables saving.", state_.step, train_iters_));
+  throw base::TrainingError(fmt::format(
+      "The run stopped at step {} of {} without a checkpoint: checkpoint.save_interval = 0 disables saving.",
+      state_.step, train_iters_));
 }
 
 }  // namespace pharos::train
