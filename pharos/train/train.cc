@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include "pharos/base/clock.h"
@@ -11,19 +10,13 @@
 #include "pharos/config/run_yaml.h"
 #include "pharos/lens/startup.h"
 #include "pharos/lens/telemetry.h"
+#include "pharos/tensor/host_allocator.h"
 #include "pharos/train/progress.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/trainer.h"
 
 namespace pharos::train {
 namespace {
-
-/// Activations of a step are freed and taken again in every step. Handing them back to the kernel in between costs page
-/// faults (4-6 % of a step on a CPU), so glibc is told to keep them.
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
-}
 
 /// Telemetry for the life of this object. The ring alone is on by default: after a crash it holds the last spans.
 class TelemetryScope {
@@ -59,7 +52,7 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   lens::StartupRecord startup;
   startup.finish_phase("libraries", options.main_entry_ns);
   startup.finish_phase("config", options.config_ready_ns);
-  keep_freed_memory();
+  tensor::install_host_allocator();
   if (resolved.config.dist.num_threads > 0) at::set_num_threads(static_cast<int>(resolved.config.dist.num_threads));
   if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
   const RunFolder folder(options.run_folder, options.resume);
