@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import unittest
@@ -129,6 +130,19 @@ class Data(ProgramTest):
         self.assert_exit(run("data", "prepare", short, "--output", self.folder / "short"), 0)
         self.assert_refused(self.train(self.folder / "d", f"data={self.folder / 'short'}"), "short")
         self.assert_refused(run("data", "prepare", short, "--output", "/proc/nothing/x"), "/proc/nothing")
+        self.assert_refused(run("data", "prepare", short, "--output", f"{self.folder}/"), "names no file")
+        self.assert_refused(run("data", "prepare", short, "--output", self.folder / "k", "--jsonl-key", ""), "--jsonl-key")
+        binary = self.folder / "short.bin"
+        before = binary.read_bytes()
+        self.assert_refused(run("data", "prepare", binary, "--output", self.folder / "short"), "both input and output")
+        self.assertEqual(binary.read_bytes(), before)
+
+    def test_file_size_limit_while_preparing(self):
+        large = self.folder / "large.txt"
+        large.write_bytes(b"a" * 3_000_000)
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        self.assert_refused(run("data", "prepare", large, "--output", self.folder / "limited", preexec_fn=limit), "limited.bin")
+        self.assertEqual(list(self.folder.glob("limited*")), [])
 
     def test_split_that_rounds_to_nothing(self):
         finished = run("data", "inspect", self.data, "--samples", "1", "--split-name", "test", "--split", "9999,0.5,0.01", "--seq-length", "32", "--seed", "1", "--num-samples", "5")
@@ -160,6 +174,23 @@ class Checkpoints(ProgramTest):
         finished = self.resume(folder)
         self.assert_exit(finished, 2)
         self.assertIn("rank_00000.safetensors", finished.stdout)
+        # What the message advises works: an earlier checkpoint by its step.
+        finished = self.train(folder, "--resume", "checkpoint.ckpt_step=5", "train.train_iters=10")
+        self.assert_exit(finished, 0)
+        self.assertIn("at step 5", finished.stdout)
+
+    def test_progress_is_not_thrown_away(self):
+        folder = self.copy("lost")
+        shutil.rmtree(folder / "checkpoints")
+        finished = self.resume(folder)
+        self.assert_exit(finished, 2)
+        self.assertIn("has saved checkpoints", finished.stdout)
+
+    def test_resume_beyond_the_end_says_so(self):
+        folder = self.copy("beyond")
+        finished = self.train(folder, "--resume", "train.train_iters=5", "scheduler.override_opt_param_scheduler=true")
+        self.assert_exit(finished, 0)
+        self.assertIn("nothing to train", finished.stdout)
 
     def test_half_a_checkpoint_is_passed_over(self):
         folder = self.copy("halved")

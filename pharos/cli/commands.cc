@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -44,6 +45,8 @@ void check_sub_command(const CLI::App& app, int argc, char** argv) {
 
 int run(int argc, char** argv) {
   set_main_entry_ns(base::monotonic_ns());
+  // A file that grows beyond the limit of the process is then an error of the write, with a message, like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Pharos trains large language models and lets you look into the training.", "pharos");
   app.set_version_flag("--version", PHAROS_VERSION);
   app.require_subcommand(1);
@@ -67,8 +70,11 @@ int run(int argc, char** argv) {
   } catch (const base::UserError& error) {
     std::cerr << "error: " << error.what() << "\n";
     return static_cast<int>(base::ExitCode::kUserError);
-  } catch (const std::exception& error) {
+  } catch (const base::TrainingError& error) {
     std::cerr << "training failure: " << error.what() << "\n";
+    return static_cast<int>(base::ExitCode::kTrainingFailure);
+  } catch (const std::exception& error) {
+    std::cerr << "internal error: " << error.what() << "\n";
     return static_cast<int>(base::ExitCode::kTrainingFailure);
   }
 }

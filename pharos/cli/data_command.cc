@@ -45,12 +45,13 @@ struct PrepareArguments {
   bool append_end_of_document = true;
   std::int64_t sequence_tokens = 8192;
   bool has_sequence_tokens = false;
+  bool has_jsonl_key = false;
   bool json = false;
 };
 
 data::PrepareOptions prepare_options(const PrepareArguments& arguments) {
   data::PrepareOptions options;
-  if (!arguments.jsonl_key.empty()) options.jsonl_key = arguments.jsonl_key;
+  if (arguments.has_jsonl_key) options.jsonl_key = arguments.jsonl_key;
   if (arguments.split_on == "line") options.mode = data::DocumentMode::kLine;
   if (arguments.split_on == "blank-line") options.mode = data::DocumentMode::kBlankLine;
   if (arguments.has_sequence_tokens && (options.jsonl_key || options.mode != data::DocumentMode::kFile)) {
@@ -76,8 +77,31 @@ void show_progress(const data::PrepareProgress& progress) {
              base::format_count(static_cast<double>(progress.num_tokens)));
 }
 
+/// A prefix without a file name would make hidden files; one that is an input would destroy it.
+void check_output(const std::string& prefix, const PrepareArguments& arguments) {
+  if (std::filesystem::path(prefix).filename().empty()) {
+    throw base::UserError({.what = "--output '" + arguments.output + "' names no file.",
+                           .where = "command line",
+                           .fix = "Give a prefix such as data/text; data/text.bin and data/text.idx are written."});
+  }
+  if (arguments.has_jsonl_key && arguments.jsonl_key.empty()) {
+    throw base::UserError(
+        {.what = "--jsonl-key is empty.", .where = "command line", .fix = "Name the key that holds the text."});
+  }
+  for (const auto& input : arguments.inputs) {
+    for (const char* suffix : {".bin", ".idx"}) {
+      std::error_code ignored;
+      if (!std::filesystem::equivalent(input, prefix + suffix, ignored)) continue;
+      throw base::UserError({.what = "'" + input + "' is both input and output.",
+                             .where = "command line",
+                             .fix = "Choose another --output."});
+    }
+  }
+}
+
 void run_prepare(const PrepareArguments& arguments) {
   const std::string prefix = data::dataset_prefix(arguments.output);
+  check_output(prefix, arguments);
   data::PrepareOptions options = prepare_options(arguments);
   const bool shows_progress = !arguments.json && ::isatty(STDERR_FILENO) == 1;
   if (shows_progress) options.progress = show_progress;
@@ -94,7 +118,7 @@ void run_prepare(const PrepareArguments& arguments) {
                                         {"input_bytes", summary.input_bytes},
                                         {"output_bytes", summary.output_bytes},
                                         {"seconds", seconds}}
-                     .dump(2)
+                     .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
               << "\n";
     return;
   }
@@ -125,8 +149,9 @@ void add_prepare(CLI::App& data_app) {
       app->add_option("--sequence-tokens", arguments->sequence_tokens,
                       "whole files are stored in sequences of at most this many tokens (default 8192; 0: one)");
   app->add_flag("--json", arguments->json, "print the summary as JSON");
-  app->callback([arguments, pieces] {
+  app->callback([arguments, pieces, key] {
     arguments->has_sequence_tokens = pieces->count() > 0;
+    arguments->has_jsonl_key = key->count() > 0;
     run_prepare(*arguments);
   });
 }
@@ -167,7 +192,7 @@ nlohmann::ordered_json describe(const data::SampleDataset& dataset) {
 
 void print_samples(const InspectArguments& arguments, const nlohmann::ordered_json& json) {
   if (arguments.json) {
-    std::cout << json.dump() << "\n";
+    std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return;
   }
   for (const auto& [key, value] : json.items()) {
@@ -256,7 +281,7 @@ void run_info(const InfoArguments& arguments) {
                                         {"bytes", dataset.size_bytes()},
                                         {"shortest_sequence", shortest},
                                         {"longest_sequence", longest}}
-                     .dump(2)
+                     .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
               << "\n";
     return;
   }
@@ -325,7 +350,7 @@ void run_trigram(const TrigramArguments& arguments) {
                                     {"weights_fitted_on", fits_on_valid ? "valid" : "train"},
                                     {"parts", parts}};
   if (arguments.json) {
-    std::cout << json.dump(2) << "\n";
+    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return;
   }
   for (const auto& [name, part] : parts.items()) {

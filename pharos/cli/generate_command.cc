@@ -147,7 +147,7 @@ void print_json(const Arguments& arguments, const GenerateSource& source, const 
     line["prompt"] = whole_text(*source.tokenizer, prompt);
     line["text"] = whole_text(*source.tokenizer, generation.tokens);
   }
-  std::cout << line.dump() << std::endl;
+  std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
 }
 
 void print_notes(const model::Transformer& model, std::size_t prompt_size, const model::Generation& generation) {

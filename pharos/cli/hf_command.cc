@@ -38,7 +38,7 @@ void add_hf_command(CLI::App& app) {
   verify->callback([arguments] {
     const hf::VerifyResult result = hf::verify(arguments->folder, arguments->oracle);
     if (arguments->json) {
-      std::cout << hf::to_json(result).dump() << "\n";
+      std::cout << hf::to_json(result).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     } else {
       std::cout << hf::render_table(result);
     }

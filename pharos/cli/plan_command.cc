@@ -49,7 +49,7 @@ void run_plan(const Arguments& arguments) {
   if (arguments.as_json) {
     nlohmann::json json = plan::to_json(plan, arguments.with_ranks);
     json["warnings"] = resolved.warnings;
-    std::cout << json.dump(2) << "\n";
+    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return;
   }
   std::cout << plan::render(plan, arguments.with_ranks);

@@ -28,6 +28,11 @@ bool in_range(const Field& field, const Value& value) {
   if (value.kind != Value::Kind::kInteger && value.kind != Value::Kind::kFloat) return true;
   const double number = value.kind == Value::Kind::kInteger ? static_cast<double>(value.integer) : value.number;
   if (std::isnan(number)) return false;
+  // An infinite number says "no limit" where the default does, and for clipping; elsewhere it spoils what it touches.
+  const bool may_be_infinite =
+      field.name == "optimizer.clip_grad" ||
+      (field.default_value.kind == Value::Kind::kFloat && std::isinf(field.default_value.number));
+  if (std::isinf(number) && !may_be_infinite) return false;
   if (field.minimum && (field.minimum_excluded ? number <= *field.minimum : number < *field.minimum)) return false;
   return !field.maximum || !(field.maximum_excluded ? number >= *field.maximum : number > *field.maximum);
 }

@@ -196,9 +196,6 @@ void check_checkpoint(RuleChecker& check) {
   check.require(!checkpoint.load_main_params_from_ckpt || !checkpoint.load_optim,
                 {"checkpoint.load_main_params_from_ckpt", "checkpoint.load_optim"},
                 "checkpoint.load_main_params_from_ckpt needs checkpoint.load_optim = false.");
-  check.require(!checkpoint.ckpt_step || checkpoint.load, {"checkpoint.ckpt_step", "checkpoint.load"},
-                "checkpoint.ckpt_step needs checkpoint.load.",
-                "Set checkpoint.load to the folder that holds the step.");
   check.require(!checkpoint.async_save || distributed_format, {"checkpoint.async_save", "checkpoint.ckpt_format"},
                 "checkpoint.async_save needs checkpoint.ckpt_format torch_dist or fsdp_dtensor.");
   check.require(!checkpoint.async_save || checkpoint.save, {"checkpoint.async_save", "checkpoint.save"},

@@ -13,17 +13,28 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector register
 
+/// Block of malloc that aligned memory lies in; stands right before it.
+void*& block_of(void* aligned) { return static_cast<void**>(aligned)[-1]; }
+
+void release(void* aligned) {
+  if (aligned != nullptr) std::free(block_of(aligned));
+}
+
 class HostAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t num_bytes) override {
     const c10::Device device(c10::DeviceType::CPU);
-    if (num_bytes == 0) return {nullptr, nullptr, &std::free, device};
-    // The whole block stands in the context, the tensor begins at the first aligned byte in it.
-    void* block = std::malloc(num_bytes + kAlignment - 1);
+    if (num_bytes == 0) return {nullptr, nullptr, &release, device};
+    void* block = std::malloc(num_bytes + kAlignment + sizeof(void*));
     if (block == nullptr) throw std::bad_alloc();
-    const auto address = (reinterpret_cast<std::uintptr_t>(block) + kAlignment - 1) / kAlignment * kAlignment;
-    return {reinterpret_cast<void*>(address), block, &std::free, device};
+    const auto first = reinterpret_cast<std::uintptr_t>(block) + sizeof(void*);
+    void* aligned = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
+    block_of(aligned) = block;
+    return {aligned, aligned, &release, device};
   }
+
+  // Data and context are the same pointer, as libraries that take raw memory from ATen (oneDNN) want it.
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* destination, const void* source, std::size_t num_bytes) const override {
     default_copy_data(destination, source, num_bytes);

@@ -67,21 +67,28 @@ void Console::clear_progress() {
   progress_shown_ = false;
 }
 
+void Console::append(std::string_view text) {
+  log_ << text << std::endl;
+  if (log_ || log_failed_) return;
+  log_failed_ = true;
+  std::cerr << "warning: the log file could not be written; training goes on, lines are missing from here.\n";
+}
+
 void Console::line(std::string_view text) {
   clear_progress();
   std::cout << text << std::endl;
-  log_ << text << std::endl;
+  append(text);
 }
 
 void Console::log_line(std::string_view text) {
   if (!is_terminal_) {
     line(text);
   } else {
-    log_ << text << std::endl;
+    append(text);
   }
 }
 
-void Console::log_only(std::string_view text) { log_ << text << std::endl; }
+void Console::log_only(std::string_view text) { append(text); }
 
 void Console::progress(const ProgressState& state) {
   if (!is_terminal_) return;

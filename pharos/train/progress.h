@@ -39,10 +39,13 @@ class Console {
 
  private:
   void clear_progress();
+  /// To the log file; a disk that is full costs the lines, not the run, and is said once on standard error.
+  void append(std::string_view text);
 
   std::ofstream log_;
   bool is_terminal_;
   bool progress_shown_ = false;
+  bool log_failed_ = false;
 };
 
 }  // namespace pharos::train

@@ -118,8 +118,22 @@ checkpoint::Contents Trainer::contents() {
   return contents;
 }
 
+void Trainer::check_never_saved(const std::filesystem::path& source) const {
+  if (!std::filesystem::exists(folder_.metrics())) return;
+  if (base::read_file(folder_.metrics()).find("\"checkpoint_bytes\"") == std::string::npos) return;
+  throw base::UserError(
+      {.what = "The run in '" + folder_.path().string() + "' has saved checkpoints, but there is none in '" +
+               source.string() + "'.",
+       .where = resolved_.describe("checkpoint.save"),
+       .why = "Starting again at step 0 would throw its progress away.",
+       .fix = "Point checkpoint.save to the folder of its checkpoints, or start a new run in another --run-dir."});
+}
+
 void Trainer::load_checkpoint() {
   const auto& settings = config_.checkpoint;
+  if (options_.resume && settings.load) {
+    console_.line("note: checkpoint.load has no effect with --resume; the run continues from its own checkpoints");
+  }
   const std::filesystem::path source =
       options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
   if (source.empty()) return;
@@ -127,6 +141,7 @@ void Trainer::load_checkpoint() {
   const auto found = checkpoint::find_checkpoint(source, settings.ckpt_step);
   if (!found) {
     if (options_.resume) {
+      check_never_saved(source);
       console_.line("no checkpoint to resume from in " + source.string() + "; the run starts at step 0");
       return;
     }

@@ -39,6 +39,8 @@ class Trainer {
   void build_model();
   void initialize_weights();
   void load_checkpoint();
+  /// UserError when a resumed run has no checkpoint although it saved some.
+  void check_never_saved(const std::filesystem::path& source) const;
   StepRecord run_iteration();
   void skip_iteration();
   /// Megatron's guard on the loss (rerun_state_machine): throws TrainingError for NaN and infinity.
@@ -50,8 +52,8 @@ class Trainer {
   void after_iteration(const StepRecord& record);
   double params_norm();
   void first_step_done();
-  /// Mean loss over `eval_iters` global batches of a split.
-  double evaluate(DataSplit split);
+  /// Mean loss over `eval_iters` global batches of a split; nullopt when a signal came in between.
+  std::optional<double> evaluate(DataSplit split);
   void evaluate_and_report(DataSplit split, const std::string& place);
   void evaluate_at_end();
   void save();

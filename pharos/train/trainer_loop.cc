@@ -25,6 +25,10 @@ base::ExitCode Trainer::run() {
   lens::IntervalSpans intervals("megatron.train", config_.checkpoint.save_interval.value_or(0),
                                 startup_span_.context());
   startup_span_.end();
+  if (state_.step >= train_iters_ && !validation.skip_train) {
+    console_.line(
+        fmt::format("nothing to train: step {} of train.train_iters = {} is done", state_.step, train_iters_));
+  }
   while (state_.step < train_iters_ && !validation.skip_train) {
     intervals.next_pass();
     if (is_skipped_by_request(state_.step + 1)) {
@@ -98,12 +102,13 @@ void Trainer::first_step_done() {
   metrics_->append({{"step", state_.step}, {"startup_ms", phases}});
 }
 
-double Trainer::evaluate(DataSplit split) {
+std::optional<double> Trainer::evaluate(DataSplit split) {
   PHAROS_SPAN(span, Group::kEvaluate, "megatron.evaluate");
   const std::int64_t batch = config::eval_global_batch_size_or_default(config_);
   const auto num_microbatches = static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_));
   LossSums sums;
   for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
+    if (SignalWatch::received() != 0) return std::nullopt;
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
     const LossSums part = evaluate_microbatches(
@@ -118,8 +123,12 @@ double Trainer::evaluate(DataSplit split) {
 
 void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
   const std::int64_t start = base::monotonic_ns();
-  const double loss = evaluate(split);
-  reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, loss,
+  const std::optional<double> loss = evaluate(split);
+  if (!loss) {
+    console_.line(fmt::format("the evaluation at {} is left unfinished: a signal came", place));
+    return;
+  }
+  reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, *loss,
                         base::monotonic_ns() - start);
 }
 

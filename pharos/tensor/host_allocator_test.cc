@@ -1,0 +1,35 @@
+#include "pharos/tensor/host_allocator.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+namespace pharos::tensor {
+namespace {
+
+TEST(HostAllocator, GivesAlignedMemoryThatIsUsedAgain) {
+  install_host_allocator();
+  for (const std::int64_t size : {1, 63, 64, 1000, 4 << 20}) {
+    const void* first = nullptr;
+    {
+      const at::Tensor tensor = at::empty({size}, at::kByte);
+      first = tensor.data_ptr();
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 64, 0U);
+    }
+    EXPECT_EQ(at::empty({size}, at::kByte).data_ptr(), first) << size << " bytes";
+  }
+  EXPECT_EQ(at::empty({0}).numel(), 0);
+  void* raw = c10::GetCPUAllocator()->raw_allocate(100);
+  ASSERT_NE(raw, nullptr);
+  c10::GetCPUAllocator()->raw_deallocate(raw);
+}
+
+// The matrix product in bf16 takes its memory from ATen's allocator in raw form.
+TEST(HostAllocator, ServesLibrariesBelowATen) {
+  install_host_allocator();
+  const at::Tensor a = at::ones({64, 64}, at::kBFloat16);
+  EXPECT_EQ(at::mm(a, a)[0][0].item<float>(), 64);
+}
+
+}  // namespace
+}  // namespace pharos::tensor
