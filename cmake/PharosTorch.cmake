@@ -12,6 +12,7 @@ function(pharos_torch_cpu_libraries prefix)
   target_link_libraries(pharos_torch_cpu INTERFACE pharos_c10)
 endfunction()
 
+# Sets PHAROS_TORCH_LIBRARY_FOLDER as well: where the libtorch lies that the installed program must find again.
 macro(pharos_find_torch)
   find_file(PHAROS_TORCH_CONFIG TorchConfig.cmake HINTS ${Torch_DIR} ENV Torch_DIR ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
             PATH_SUFFIXES Torch share/cmake/Torch lib/cmake/Torch)
@@ -26,4 +27,5 @@ macro(pharos_find_torch)
   else()
     find_package(Torch REQUIRED)
   endif()
+  set(PHAROS_TORCH_LIBRARY_FOLDER ${pharos_torch_prefix}/lib)
 endmacro()

@@ -52,7 +52,11 @@ void run_train(const Arguments& arguments) {
   config::export_environment(resolved.config);
   options.config_ready_ns = base::monotonic_ns();
   options.resume = arguments.resume;
-  options.run_folder = arguments.run_folder.empty() ? train::default_run_folder(resolved.recipe_name, base::wall_ns())
+  // A run.yaml is called after the run it belongs to.
+  const std::string name = resolved.recipe_path.filename() == "run.yaml"
+                               ? resolved.recipe_path.parent_path().filename().string()
+                               : resolved.recipe_name;
+  options.run_folder = arguments.run_folder.empty() ? train::default_run_folder(name, base::wall_ns())
                                                     : std::filesystem::path(arguments.run_folder);
   set_exit_code(train::train(resolved, options));
 }

@@ -6,8 +6,8 @@ namespace pharos::tensor {
 /// Makes every later CPU tensor of this process take its memory from malloc in blocks that the next step can use again,
 /// and tells malloc to keep what is freed. Activations of a step are freed and taken again in every step, in the same
 /// sizes: handing them back to the kernel in between costs page faults (4-6 % of a step). ATen's own allocator asks for
-/// aligned memory, and glibc before 2.38 never fits an aligned request into the block that the same request left behind,
-/// so its heap grows a fifth beyond what is alive, or more. Call it once, before tensors are made.
+/// aligned memory, and glibc before 2.38 never fits an aligned request into the block that the same request left
+/// behind, so its heap grows a fifth beyond what is alive, or more. Call it once, before tensors are made.
 void install_host_allocator();
 
 }  // namespace pharos::tensor
