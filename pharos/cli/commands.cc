@@ -14,7 +14,7 @@
 #include "pharos/cli/config_command.h"
 #include "pharos/cli/data_command.h"
 #include "pharos/cli/exit_status.h"
-#include "pharos/cli/generate_command.h"
+#include "pharos/cli/generate/generate_command.h"
 #include "pharos/cli/hf_command.h"
 #include "pharos/cli/plan_command.h"
 #include "pharos/cli/recipes_command.h"

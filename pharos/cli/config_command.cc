@@ -9,7 +9,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/config/schema.h"
+#include "pharos/config/schema/schema.h"
 
 namespace pharos::cli {
 namespace {

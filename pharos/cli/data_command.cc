@@ -17,9 +17,9 @@
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
 #include "pharos/data/datasets.h"
-#include "pharos/data/indexed_dataset.h"
-#include "pharos/data/ngram.h"
-#include "pharos/data/prepare.h"
+#include "pharos/data/indexed/indexed_dataset.h"
+#include "pharos/data/text/ngram.h"
+#include "pharos/data/text/prepare.h"
 
 namespace pharos::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "pharos/config/recipe.h"
+#include "pharos/config/recipe/recipe.h"
+#include "pharos/config/recipe/run_yaml.h"
 #include "pharos/config/resolve.h"
-#include "pharos/config/run_yaml.h"
 
 namespace pharos::cli {
 namespace {

@@ -1,7 +1,7 @@
 #include "pharos/cli/run_source.h"
 
 #include "pharos/config/derived.h"
-#include "pharos/config/schema.h"
+#include "pharos/config/schema/schema.h"
 #include "pharos/hf/hf_config.h"
 #include "pharos/train/make_tokenizer.h"
 

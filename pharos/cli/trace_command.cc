@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
-#include "pharos/lens/ring.h"
+#include "pharos/lens/record/ring.h"
 
 namespace pharos::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "pharos/base/error.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/run_source.h"
-#include "pharos/config/run_yaml.h"
+#include "pharos/config/recipe/run_yaml.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/train.h"
 

@@ -5,7 +5,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/value.h"
+#include "pharos/config/overrides/value.h"
 
 namespace pharos::config {
 namespace {

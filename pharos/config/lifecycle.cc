@@ -6,7 +6,7 @@
 #include "pharos/base/text.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/precision.h"
-#include "pharos/config/schema.h"
+#include "pharos/config/schema/schema.h"
 
 namespace pharos::config {
 namespace {

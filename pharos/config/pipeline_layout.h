@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "pharos/config/value.h"
+#include "pharos/config/overrides/value.h"
 
 namespace pharos::config {
 

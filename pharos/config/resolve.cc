@@ -6,13 +6,13 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/config/assignment.h"
-#include "pharos/config/interpolation.h"
 #include "pharos/config/lifecycle.h"
-#include "pharos/config/override_parser.h"
-#include "pharos/config/recipe.h"
-#include "pharos/config/schema.h"
-#include "pharos/config/validate.h"
+#include "pharos/config/overrides/assignment.h"
+#include "pharos/config/overrides/interpolation.h"
+#include "pharos/config/overrides/override_parser.h"
+#include "pharos/config/recipe/recipe.h"
+#include "pharos/config/schema/schema.h"
+#include "pharos/config/validate/validate.h"
 
 namespace pharos::config {
 namespace {

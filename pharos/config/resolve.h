@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "pharos/config/overrides/value.h"
 #include "pharos/config/problem.h"
 #include "pharos/config/run_config.h"
-#include "pharos/config/value.h"
 
 namespace pharos::config {
 

@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "pharos/base/file.h"
-#include "pharos/config/recipe.h"
-#include "pharos/config/run_yaml.h"
-#include "pharos/config/schema.h"
+#include "pharos/config/recipe/recipe.h"
+#include "pharos/config/recipe/run_yaml.h"
+#include "pharos/config/schema/schema.h"
 
 namespace pharos::config {
 namespace {

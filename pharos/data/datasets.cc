@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "pharos/base/error.h"
-#include "pharos/data/indexed_dataset.h"
+#include "pharos/data/indexed/indexed_dataset.h"
 #include "pharos/data/mock_sequences.h"
 
 namespace pharos::data {

@@ -13,7 +13,7 @@
 #include "pharos/data/index/split.h"
 #include "pharos/data/sample_dataset.h"
 #include "pharos/data/sequence_source.h"
-#include "pharos/data/tokenizer.h"
+#include "pharos/data/text/tokenizer.h"
 
 namespace pharos::data {
 

@@ -6,8 +6,8 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/data/datasets.h"
-#include "pharos/data/indexed_dataset.h"
-#include "pharos/data/indexed_dataset_writer.h"
+#include "pharos/data/indexed/indexed_dataset.h"
+#include "pharos/data/indexed/indexed_dataset_writer.h"
 #include "pharos/data/mock_sequences.h"
 #include "pharos/data/test_support.h"
 

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 #include "pharos/data/datasets.h"
-#include "pharos/data/indexed_dataset.h"
+#include "pharos/data/indexed/indexed_dataset.h"
 #include "pharos/data/test_support.h"
 
 namespace pharos::data {

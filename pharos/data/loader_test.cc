@@ -7,9 +7,9 @@
 #include <set>
 
 #include "pharos/data/datasets.h"
-#include "pharos/data/ngram.h"
 #include "pharos/data/test_support.h"
-#include "pharos/data/tokenizer.h"
+#include "pharos/data/text/ngram.h"
+#include "pharos/data/text/tokenizer.h"
 
 namespace pharos::data {
 namespace {

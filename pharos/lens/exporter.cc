@@ -70,7 +70,7 @@ std::string to_json_lines(const std::vector<SpanData>& spans, const Resource& re
   return text;
 }
 
-class ConsoleExporter : public SpanExporter {
+class ConsoleExporter : public Exporter {
  public:
   explicit ConsoleExporter(int descriptor) : descriptor_(descriptor) {}
   std::string name() const override { return "console"; }
@@ -82,7 +82,7 @@ class ConsoleExporter : public SpanExporter {
   int descriptor_;
 };
 
-class FileExporter : public SpanExporter {
+class FileExporter : public Exporter {
  public:
   explicit FileExporter(std::filesystem::path path) : path_(std::move(path)) {}
   ~FileExporter() override { close_file(); }
@@ -145,11 +145,11 @@ std::string to_json_line(const SpanData& span, const Resource& resource) {
   return line.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::shared_ptr<SpanExporter> make_console_exporter(int descriptor) {
+std::shared_ptr<Exporter> make_console_exporter(int descriptor) {
   return std::make_shared<ConsoleExporter>(descriptor);
 }
 
-std::shared_ptr<SpanExporter> make_file_exporter(std::filesystem::path path) {
+std::shared_ptr<Exporter> make_file_exporter(std::filesystem::path path) {
   return std::make_shared<FileExporter>(std::move(path));
 }
 
@@ -157,6 +157,26 @@ void MemoryExporter::export_spans(const std::vector<SpanData>& spans, const Reso
   const std::lock_guard lock(mutex_);
   spans_.insert(spans_.end(), spans.begin(), spans.end());
   resource_ = resource;
+}
+
+void MemoryExporter::export_metrics(const MetricsData& metrics, const Resource& /*resource*/) {
+  const std::lock_guard lock(mutex_);
+  metrics_.push_back(metrics);
+}
+
+void MemoryExporter::export_logs(const std::vector<LogData>& logs, const Resource& /*resource*/) {
+  const std::lock_guard lock(mutex_);
+  logs_.insert(logs_.end(), logs.begin(), logs.end());
+}
+
+std::vector<MetricsData> MemoryExporter::metrics() const {
+  const std::lock_guard lock(mutex_);
+  return metrics_;
+}
+
+std::vector<LogData> MemoryExporter::logs() const {
+  const std::lock_guard lock(mutex_);
+  return logs_;
 }
 
 std::vector<SpanData> MemoryExporter::spans() const {
@@ -172,6 +192,8 @@ Resource MemoryExporter::resource() const {
 void MemoryExporter::clear() {
   const std::lock_guard lock(mutex_);
   spans_.clear();
+  metrics_.clear();
+  logs_.clear();
 }
 
 }  // namespace pharos::lens

@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "pharos/base/clock.h"
-#include "pharos/lens/payload.h"
-#include "pharos/lens/recorder.h"
+#include "pharos/lens/record/payload.h"
+#include "pharos/lens/record/recorder.h"
 
 namespace pharos::lens {
 

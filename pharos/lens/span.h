@@ -40,9 +40,13 @@ struct SpanContext {
   std::uint64_t trace_id_high = 0;
   std::uint64_t trace_id_low = 0;
   std::uint64_t span_id = 0;
+  std::uint8_t trace_flags = 0x03;  ///< W3C: 1 sampled, 2 random trace id
+  bool is_remote = false;           ///< came from another process
 
   explicit operator bool() const { return span_id != 0; }
-  bool operator==(const SpanContext&) const = default;
+  bool operator==(const SpanContext& other) const {
+    return trace_id_high == other.trace_id_high && trace_id_low == other.trace_id_low && span_id == other.span_id;
+  }
 };
 
 /// Current span of the calling thread; all zero if there is none.

@@ -14,7 +14,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
-#include "pharos/lens/recorder.h"
+#include "pharos/lens/record/recorder.h"
 
 namespace pharos::lens {
 namespace {
@@ -37,8 +37,8 @@ std::filesystem::path lines_path_of(const TelemetryOptions& options) {
   return options.run_folder / "trace" / name;
 }
 
-std::vector<std::shared_ptr<SpanExporter>> make_exporters(const TelemetryOptions& options) {
-  std::vector<std::shared_ptr<SpanExporter>> exporters = options.exporters;
+std::vector<std::shared_ptr<Exporter>> make_exporters(const TelemetryOptions& options) {
+  std::vector<std::shared_ptr<Exporter>> exporters = options.exporters;
   if (options.console_exporter) exporters.push_back(make_console_exporter());
   if (options.file_exporter) {
     if (options.run_folder.empty()) throw base::InternalError("the file exporter needs a run folder");
@@ -87,7 +87,7 @@ void shut_down_at_exit() {
 
 struct Telemetry::State {
   TelemetryOptions options;
-  std::vector<std::shared_ptr<SpanExporter>> exporters;
+  std::vector<std::shared_ptr<Exporter>> exporters;
   Resource resource;
   internal::Session* session = nullptr;
   pid_t pid = 0;
@@ -104,8 +104,8 @@ struct Telemetry::State {
   bool is_stopped = false;
   TelemetryCounts totals;  ///< exported, failed_exports, overwritten, truncated
 
-  std::vector<SpanData> pending;             ///< the exporter thread's
-  std::set<const SpanExporter*> complained;  ///< exporters whose failure was said
+  std::vector<SpanData> pending;         ///< the exporter thread's
+  std::set<const Exporter*> complained;  ///< exporters whose failure was said
 
   void run();
   void export_pending();

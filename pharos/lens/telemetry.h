@@ -23,7 +23,7 @@ struct TelemetryOptions {
   bool ring_file = true;                  ///< false: the ring lives in memory and dies with the process
   bool console_exporter = false;          ///< JSON lines on standard output
   bool file_exporter = false;             ///< the same lines in trace/spans.jsonl (trace/spans_rank_N.jsonl for N > 0)
-  std::vector<std::shared_ptr<SpanExporter>> exporters = {};  ///< more of them, for example a MemoryExporter
+  std::vector<std::shared_ptr<Exporter>> exporters = {};  ///< more of them, for example a MemoryExporter
   std::vector<std::pair<std::string, std::string>> resource_attributes = {};
   std::chrono::milliseconds export_interval{500};
   std::uint32_t ring_records = 8192;  ///< per recording thread; the oldest are overwritten

@@ -101,7 +101,7 @@ TEST(Telemetry, ShutdownWhileThreadsRecordLosesNothingThatWasRecorded) {
   EXPECT_GT(counts.recorded, 0u);
 }
 
-class FailingExporter : public SpanExporter {
+class FailingExporter : public Exporter {
  public:
   std::string name() const override { return "failing"; }
   void export_spans(const std::vector<SpanData>&, const Resource&) override { throw std::runtime_error("no route"); }
@@ -135,7 +135,7 @@ TEST(Telemetry, FullDiskOfAFileIsCounted) {
   EXPECT_EQ(telemetry.counts().failed_exports, 1u);
 }
 
-class HangingExporter : public SpanExporter {
+class HangingExporter : public Exporter {
  public:
   std::string name() const override { return "hanging"; }
   void export_spans(const std::vector<SpanData>&, const Resource&) override {

@@ -9,7 +9,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/enum_names.h"
+#include "pharos/config/schema/enum_names.h"
 
 namespace pharos::optim {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/json.h"
-#include "pharos/config/enum_names.h"
+#include "pharos/config/schema/enum_names.h"
 
 namespace pharos::optim {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "pharos/base/error.h"
-#include "pharos/config/enum_names.h"
+#include "pharos/config/schema/enum_names.h"
 #include "pharos/optim/clip.h"
 #include "pharos/optim/sgd.h"
 

@@ -10,7 +10,7 @@
 #include "pharos/checkpoint/safetensors_header.h"
 #include "pharos/checkpoint/train_state.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/run_yaml.h"
+#include "pharos/config/recipe/run_yaml.h"
 
 namespace pharos::plan {
 namespace {

@@ -12,7 +12,7 @@
 #include "pharos/config/derived.h"
 #include "pharos/data/datasets.h"
 #include "pharos/data/index/split.h"
-#include "pharos/data/indexed_dataset.h"
+#include "pharos/data/indexed/indexed_dataset.h"
 
 namespace pharos::plan {
 namespace {

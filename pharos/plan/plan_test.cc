@@ -13,7 +13,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/checkpoint/checkpoint.h"
-#include "pharos/config/run_yaml.h"
+#include "pharos/config/recipe/run_yaml.h"
 #include "pharos/model/flops.h"
 #include "pharos/model/transformer.h"
 #include "pharos/plan/activations.h"

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "pharos/config/run_config.h"
-#include "pharos/data/tokenizer.h"
+#include "pharos/data/text/tokenizer.h"
 
 namespace pharos::train {
 

@@ -7,11 +7,11 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/base/file.h"
-#include "pharos/config/run_yaml.h"
+#include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/startup.h"
 #include "pharos/lens/telemetry.h"
 #include "pharos/tensor/host_allocator.h"
-#include "pharos/train/progress.h"
+#include "pharos/train/report/progress.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/trainer.h"
 

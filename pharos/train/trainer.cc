@@ -9,7 +9,7 @@
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/run_yaml.h"
+#include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"

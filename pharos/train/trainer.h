@@ -18,8 +18,8 @@
 #include "pharos/optim/optimizer.h"
 #include "pharos/train/data_feed.h"
 #include "pharos/train/exit_policy.h"
-#include "pharos/train/progress_file.h"
-#include "pharos/train/report.h"
+#include "pharos/train/report/progress_file.h"
+#include "pharos/train/report/report.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/train.h"
 

@@ -6,7 +6,7 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/run_yaml.h"
+#include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
 #include "pharos/optim/clip.h"

@@ -1,0 +1,89 @@
+// Where recipes are found.
+#include <algorithm>
+#include <system_error>
+
+#include "pharos/base/environment.h"
+#include "pharos/base/error.h"
+#include "pharos/base/text.h"
+#include "pharos/config/recipe/recipe.h"
+
+namespace pharos::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".yaml") || name.ends_with(".yml");
+}
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+void add_environment_folders(std::vector<fs::path>& folders) {
+  const std::string text = base::get_environment("PHAROS_RECIPE_PATH").value_or("");
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find(':', start), text.size());
+    if (end > start) folders.emplace_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+}
+
+}  // namespace
+
+std::vector<fs::path> recipe_folders() {
+  std::vector<fs::path> folders = {"recipes"};
+  add_environment_folders(folders);
+  std::error_code error;
+  fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return folders;
+  folders.push_back(folder.parent_path() / "share" / "pharos" / "recipes");
+  // A program that was not installed lies some folders below the source tree.
+  for (int level = 0; level < 4 && folder.has_relative_path(); ++level) {
+    folder = folder.parent_path();
+    folders.push_back(folder / "recipes");
+  }
+  return folders;
+}
+
+std::map<std::string, fs::path> list_recipes() {
+  std::map<std::string, fs::path> recipes;
+  for (const fs::path& folder : recipe_folders()) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      const auto extension = entry.path().extension();
+      if (extension == ".yaml" || extension == ".yml") recipes.emplace(entry.path().stem().string(), entry.path());
+    }
+  }
+  return recipes;
+}
+
+fs::path find_recipe(const std::string& name, const fs::path& beside) {
+  if (is_path(name)) {
+    const fs::path path(name);
+    if (!beside.empty() && path.is_relative() && is_file(beside / path)) return beside / path;
+    if (is_file(path)) return path;
+    throw base::UserError(
+        {.what = "There is no recipe file " + name + ".", .fix = "`pharos recipes list` shows the recipes by name."});
+  }
+  std::vector<fs::path> folders = recipe_folders();
+  if (!beside.empty()) folders.insert(folders.begin(), beside);
+  std::vector<std::string> searched;
+  for (const fs::path& folder : folders) {
+    for (const char* extension : {".yaml", ".yml"}) {
+      if (is_file(folder / (name + extension))) return folder / (name + extension);
+    }
+    std::error_code ignored;
+    if (fs::is_directory(folder, ignored)) searched.push_back(folder.string());
+  }
+  std::vector<std::string> known;
+  for (const auto& [recipe, path] : list_recipes()) known.push_back(recipe);
+  const auto nearest = base::nearest_names(name, known);
+  throw base::UserError({.what = "There is no recipe " + name + ".",
+                         .where = searched.empty() ? "" : "searched in " + base::join(searched, ", "),
+                         .fix = nearest.empty() ? "`pharos recipes list` shows all."
+                                                : "Did you mean " + base::join(nearest, ", ") + "?"});
+}
+
+}  // namespace pharos::config

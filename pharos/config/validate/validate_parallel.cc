@@ -1,0 +1,212 @@
+// Rules of parallel sizes, pipeline splits and layouts (bridge-config.md 1.5, 1.17 V1–V3, V6, V13, V14, V21).
+#include <algorithm>
+
+#include "pharos/base/error.h"
+#include "pharos/config/derived.h"
+#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/validate/rule_checker.h"
+
+namespace pharos::config {
+namespace {
+
+std::string number(std::int64_t value) { return std::to_string(value); }
+
+void check_grids(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  const std::int64_t tensor = model.tensor_model_parallel_size, pipeline = model.pipeline_model_parallel_size,
+                     context = model.context_parallel_size, expert = model.expert_model_parallel_size,
+                     expert_tensor = expert_tensor_parallel_size_or_default(model), world = check.world_size();
+  check.require(
+      world % (tensor * pipeline * context) == 0,
+      {"model.tensor_model_parallel_size", "model.pipeline_model_parallel_size", "model.context_parallel_size"},
+      "world size (" + number(world) + ") is not divisible by tensor_model_parallel_size (" + number(tensor) +
+          ") x pipeline_model_parallel_size (" + number(pipeline) + ") x context_parallel_size (" + number(context) +
+          ") = " + number(tensor * pipeline * context) + ".",
+      "Start a multiple of " + number(tensor * pipeline * context) + " ranks, or use sizes whose product divides " +
+          number(world) + ".");
+  // Without experts of another shape the second factorisation is the first one.
+  if (expert_tensor * expert == tensor * context) return;
+  check.require(
+      world % (expert_tensor * expert * pipeline) == 0,
+      {"model.expert_tensor_parallel_size", "model.expert_model_parallel_size", "model.pipeline_model_parallel_size"},
+      "world size (" + number(world) + ") is not divisible by expert_tensor_parallel_size (" + number(expert_tensor) +
+          ") x expert_model_parallel_size (" + number(expert) + ") x pipeline_model_parallel_size (" +
+          number(pipeline) + ") = " + number(expert_tensor * expert * pipeline) + ".",
+      "Use sizes whose product divides " + number(world) + ".");
+  check.require(
+      !check.config().dist.use_tp_pp_dp_mapping || pipeline == 1 || tensor * context == expert_tensor * expert,
+      {"dist.use_tp_pp_dp_mapping", "model.expert_model_parallel_size", "model.tensor_model_parallel_size"},
+      "With dist.use_tp_pp_dp_mapping the pipeline groups of dense and expert layers differ: TP x CP = " +
+          number(tensor * context) + ", ETP x EP = " + number(expert_tensor * expert) + ".",
+      "Use the default mapping, or equal products.");
+}
+
+void check_sequence_split(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  const std::int64_t context = model.context_parallel_size;
+  check.require(
+      context == 1 || model.seq_length % (2 * context) == 0, {"model.seq_length", "model.context_parallel_size"},
+      check.show("model.seq_length") + " is not divisible by 2 x context_parallel_size = " + number(2 * context) + ".",
+      "Each of the " + number(context) + " ranks takes two equal parts of the sequence.");
+  check.require(!model.sequence_parallel || model.seq_length / context % model.tensor_model_parallel_size == 0,
+                {"model.seq_length", "model.tensor_model_parallel_size"},
+                check.show("model.seq_length") + " cannot be split over " +
+                    check.show("model.tensor_model_parallel_size") + " ranks of sequence parallelism.");
+  if (!model.cp_comm_type) return;
+  const auto& types = *model.cp_comm_type;
+  check.require(types.size() == 1 || !model.num_layers || types.size() == static_cast<std::size_t>(*model.num_layers),
+                {"model.cp_comm_type", "model.num_layers"},
+                "model.cp_comm_type has " + std::to_string(types.size()) + " entries, not one for each layer.");
+  const bool hierarchical = std::find(types.begin(), types.end(), "a2a+p2p") != types.end();
+  check.require(!hierarchical || check.stored("model.hierarchical_context_parallel_sizes") != "null",
+                {"model.cp_comm_type", "model.hierarchical_context_parallel_sizes"},
+                "model.cp_comm_type = a2a+p2p needs model.hierarchical_context_parallel_sizes.");
+}
+
+void check_overlap_of_experts(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  check.require(!model.delay_wgrad_compute || model.overlap_moe_expert_parallel_comm || !model.num_moe_experts,
+                {"model.delay_wgrad_compute", "model.overlap_moe_expert_parallel_comm"},
+                "model.delay_wgrad_compute with experts needs model.overlap_moe_expert_parallel_comm.");
+  if (!model.overlap_moe_expert_parallel_comm) return;
+  const auto rule = [&](bool holds, const std::string& field, const std::string& text) {
+    check.require(holds, {"model.overlap_moe_expert_parallel_comm", field},
+                  "model.overlap_moe_expert_parallel_comm needs " + text + ".");
+  };
+  const auto recomputes = [&](const char* module) {
+    return model.recompute_granularity && model.recompute_modules &&
+           std::find(model.recompute_modules->begin(), model.recompute_modules->end(), module) !=
+               model.recompute_modules->end();
+  };
+  rule(model.expert_model_parallel_size > 1, "model.expert_model_parallel_size", "an expert parallel size above 1");
+  rule(model.moe_token_dispatcher_type != TokenDispatcher::kAllGather, "model.moe_token_dispatcher_type",
+       "dispatcher alltoall or flex");
+  rule(model.bf16 || model.fp16, "model.bf16", "bf16 or fp16");
+  rule(model.pipeline_model_parallel_size == 1 || model.virtual_pipeline_model_parallel_size,
+       "model.virtual_pipeline_model_parallel_size", "interleaving when the pipeline size is above 1");
+  rule(model.recompute_granularity != RecomputeGranularity::kFull, "model.recompute_granularity",
+       "no full recomputation");
+  rule(!recomputes("moe") && !recomputes("shared_experts"), "model.recompute_modules",
+       "no recomputation of moe or shared_experts");
+  rule(!model.moe_shared_expert_overlap, "model.moe_shared_expert_overlap", "no shared-expert overlap");
+  rule(model.mtp_num_layers.value_or(0) <= 1, "model.mtp_num_layers", "at most one MTP layer");
+}
+
+/// Layers of each stage from first/last-stage counts, accounting, or an even split (V13).
+void check_even_split(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  const std::int64_t pipeline = model.pipeline_model_parallel_size,
+                     chunks = model.virtual_pipeline_model_parallel_size.value_or(1);
+  const std::vector<std::string> fields = {"model.num_layers", "model.pipeline_model_parallel_size",
+                                           "model.virtual_pipeline_model_parallel_size"};
+  const bool uneven = model.num_layers_in_first_pipeline_stage || model.num_layers_in_last_pipeline_stage;
+  const std::int64_t accounted =
+      (model.account_for_embedding_in_pipeline_split ? 1 : 0) + (model.account_for_loss_in_pipeline_split ? 1 : 0);
+  check.require(!uneven || accounted == 0,
+                {"model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage",
+                 "model.account_for_embedding_in_pipeline_split", "model.account_for_loss_in_pipeline_split"},
+                "Layer counts of the first or last stage exclude counting embedding or loss as layers.");
+  std::int64_t layers = *model.num_layers + accounted, stages = pipeline;
+  const auto take = [&](const std::optional<std::int64_t>& count, const char* field) {
+    if (!count || stages == 0) return;
+    layers -= *count;
+    --stages;
+    check.require(*count % chunks == 0, {field, "model.virtual_pipeline_model_parallel_size"},
+                  check.show(field) + " is not divisible by " + number(chunks) + " chunks.");
+  };
+  take(model.num_layers_in_first_pipeline_stage, "model.num_layers_in_first_pipeline_stage");
+  take(model.num_layers_in_last_pipeline_stage, "model.num_layers_in_last_pipeline_stage");
+  check.require(layers >= 0, fields, "First and last stage hold more layers than the model has.");
+  if (layers < 0 || stages == 0) return;
+  check.require(layers % stages == 0, fields,
+                number(layers) + (accounted > 0 ? " layers (with embedding or loss counted)" : " layers") +
+                    " cannot be split evenly over " + number(stages) + " pipeline stages.",
+                "Use a pipeline size of " + divisors_text(*model.num_layers + accounted) +
+                    ", or give model.pipeline_model_parallel_layout.");
+  check.require(
+      layers % stages != 0 || layers / stages % chunks == 0, fields,
+      number(layers / stages) + " layers of a pipeline rank cannot be split into " + number(chunks) + " chunks.",
+      "Use a virtual pipeline size of " + divisors_text(layers / stages) + ".");
+}
+
+void check_layout_content(RuleChecker& check, const std::vector<std::string>& stages) {
+  const ModelConfig& model = check.config().model;
+  const std::string field = "model.pipeline_model_parallel_layout";
+  const auto rule = [&](bool holds, const std::string& text) {
+    check.require(holds, {field}, field + " " + text + ".");
+  };
+  std::string all;
+  for (const std::string& stage : stages) all += stage;
+  const auto count = [&](char c) { return std::count(all.begin(), all.end(), c); };
+  rule(count('E') == 1 && all.front() == 'E', "must have exactly one E, at the start");
+  rule(count('L') == 1 && all.back() == 'L', "must have exactly one L, at the end");
+  rule(count('t') == *model.num_layers,
+       "has " + number(count('t')) + " decoder layers, but " + check.show("model.num_layers"));
+  rule(count('m') == model.mtp_num_layers.value_or(0),
+       "has " + number(count('m')) + " MTP layers, but " + check.show("model.mtp_num_layers"));
+  const auto first_mtp = all.find('m');
+  rule(first_mtp == std::string::npos || all.find('t', first_mtp) == std::string::npos,
+       "has a decoder layer after an MTP layer");
+  const std::int64_t pipeline = model.pipeline_model_parallel_size, total = static_cast<std::int64_t>(stages.size());
+  const auto with_mtp = std::count_if(stages.begin(), stages.end(),
+                                      [](const auto& stage) { return stage.find('m') != std::string::npos; });
+  rule(with_mtp <= 1, "has MTP layers on several stages");
+  if (with_mtp != 1 || total % pipeline != 0) return;
+  const auto holder = std::find_if(stages.begin(), stages.end(),
+                                   [](const auto& stage) { return stage.find('m') != std::string::npos; });
+  const std::int64_t index = holder - stages.begin();
+  rule(index / pipeline == total / pipeline - 1, "must have its MTP layers in the last chunk of their rank");
+  rule(total == pipeline || index % pipeline != 0,
+       "must not have MTP layers on the first pipeline rank when there are several chunks");
+}
+
+void check_layout(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  const std::string field = "model.pipeline_model_parallel_layout";
+  check.require(!model.num_layers_in_first_pipeline_stage && !model.num_layers_in_last_pipeline_stage &&
+                    !model.account_for_embedding_in_pipeline_split && !model.account_for_loss_in_pipeline_split,
+                {field, "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"},
+                field + " excludes the fields of an uneven split.");
+  try {
+    const auto stages = parse_pipeline_layout(*model.pipeline_model_parallel_layout);
+    const auto total = static_cast<std::int64_t>(stages.size());
+    const std::int64_t pipeline = model.pipeline_model_parallel_size;
+    check.require(total % pipeline == 0, {field, "model.pipeline_model_parallel_size"},
+                  field + " has " + number(total) + " stages, which is no multiple of " +
+                      check.show("model.pipeline_model_parallel_size") + ".");
+    const auto& chunks = model.virtual_pipeline_model_parallel_size;
+    check.require(total % pipeline != 0 || !chunks || total / pipeline == *chunks,
+                  {field, "model.virtual_pipeline_model_parallel_size"},
+                  field + " has " + number(total / pipeline) + " chunks a rank, but " +
+                      check.show("model.virtual_pipeline_model_parallel_size") + ".");
+    const bool empty = std::all_of(stages.begin(), stages.end(), [](const auto& stage) { return stage.empty(); });
+    if (!empty) check_layout_content(check, stages);
+    check.require(!empty, {field}, field + " is empty.");
+  } catch (const base::UserError& error) {
+    check.fail({field}, error.parts().what, error.parts().fix);
+  }
+}
+
+}  // namespace
+
+void check_parallelism(RuleChecker& check) {
+  check_grids(check);
+  check_sequence_split(check);
+  check_overlap_of_experts(check);
+}
+
+void check_pipeline(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  const std::int64_t chunks = model.virtual_pipeline_model_parallel_size.value_or(1);
+  check.require(chunks == 1 || model.pipeline_model_parallel_size > 1,
+                {"model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_size"},
+                check.show("model.virtual_pipeline_model_parallel_size") + " needs a pipeline size above 1.");
+  if (!model.num_layers) return;
+  if (model.pipeline_model_parallel_layout) {
+    check_layout(check);
+  } else {
+    check_even_split(check);
+  }
+}
+
+}  // namespace pharos::config

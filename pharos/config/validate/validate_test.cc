@@ -1,0 +1,294 @@
+#include "pharos/config/validate/validate.h"
+
+#include <gmock/gmock.h>
+
+#include "pharos/base/file.h"
+#include "pharos/base/json.h"
+#include "pharos/config/batch_schedule.h"
+#include "pharos/config/derived.h"
+#include "pharos/config/lifecycle.h"
+#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/schema/schema.h"
+
+namespace pharos::config {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+struct Case {
+  std::vector<std::string> overrides;  // on llama_27m
+  std::int64_t world_size;
+  const char* message;  // part of a problem; empty: no problem
+};
+
+std::string problems_of(const Case& test, Purpose purpose) {
+  try {
+    prepare({.recipe = "llama_27m", .overrides = test.overrides}, test.world_size, purpose);
+  } catch (const ConfigErrors& errors) {
+    return errors.what();
+  }
+  return "";
+}
+
+void expect_table(const std::vector<Case>& cases, Purpose purpose) {
+  for (const Case& test : cases) {
+    const std::string problems = problems_of(test, purpose);
+    const std::string label = testing::PrintToString(test.overrides);
+    if (*test.message == '\0') {
+      EXPECT_EQ(problems, "") << label;
+    } else {
+      EXPECT_THAT(problems, HasSubstr(test.message)) << label;
+    }
+  }
+}
+
+TEST(Validate, RangesAndRequiredFields) {
+  expect_table({{{}, 1, ""},
+                {{"model.num_layers=0"}, 1, "model.num_layers = 0 is out of range"},
+                {{"optimizer.adam_beta2=1"}, 1, "Allowed: ≥ 0 and < 1"},
+                {{"rng.seed=0"}, 1, "Allowed: > 0"},
+                {{"optimizer.lr=nan"}, 1, "optimizer.lr = nan is out of range"},
+                {{"~train.micro_batch_size"}, 1, "train.micro_batch_size is required and not set"},
+                {{"~optimizer.lr"}, 1, "optimizer.lr is not set"},
+                {{"optimizer.muon_tp_mode=x"}, 1, "is not one of duplicated, blockwise, distributed"}},
+               Purpose::kTrain);
+}
+
+TEST(Validate, GeometryAndGrids) {
+  const std::vector<std::string> tp3 = {"model.tensor_model_parallel_size=3"};
+  expect_table(
+      {{tp3, 3, "model.num_attention_heads = 8 is not divisible by model.tensor_model_parallel_size = 3."},
+       {tp3, 3, "Use a TP size of 1, 2, 4 or 8."},
+       {{"model.tensor_model_parallel_size=2"}, 2, ""},
+       {{"model.tensor_model_parallel_size=2"}, 3, "world size (3) is not divisible by tensor_model_parallel_size (2)"},
+       {{"model.num_query_groups=3"}, 1, "is not divisible by model.num_query_groups = 3"},
+       {{"model.num_query_groups=2", "model.tensor_model_parallel_size=4"}, 4, ""},
+       {{"model.kv_channels=7"}, 1, "which is not a positive even number"},
+       {{"model.context_parallel_size=3"},
+        3,
+        "model.seq_length = 256 is not divisible by 2 x context_parallel_size = 6"},
+       {{"model.seq_length=128"}, 1, "model.seq_length = 128 differs from dataset.seq_length = 256"},
+       {{"model.bf16=true", "model.fp16=true"}, 1, "model.bf16 and model.fp16 are both true"},
+       {{"train.global_batch_size=12"},
+        1,
+        "global batch size (12) is not divisible by micro batch size (8) times data parallel size (1)."},
+       {{"train.global_batch_size=12", "train.decrease_batch_size_if_needed=true"}, 1, ""}},
+      Purpose::kPlan);
+}
+
+TEST(Validate, PipelineSplitsAndLayouts) {
+  const std::string layout = "model.pipeline_model_parallel_layout=";
+  expect_table(
+      {{{"model.virtual_pipeline_model_parallel_size=2"}, 1, "needs a pipeline size above 1"},
+       {{"model.pipeline_model_parallel_size=4"}, 4, "6 layers cannot be split evenly over 4 pipeline stages"},
+       {{"model.pipeline_model_parallel_size=4", "model.account_for_embedding_in_pipeline_split=true",
+         "model.account_for_loss_in_pipeline_split=true"},
+        4,
+        ""},
+       {{"model.pipeline_model_parallel_size=2", "model.num_layers_in_first_pipeline_stage=2"}, 2, ""},
+       {{"model.pipeline_model_parallel_size=2", layout + "'Et*3|t*3L'"}, 2, ""},
+       {{"model.pipeline_model_parallel_size=2",
+         layout + "[[embedding,decoder,decoder,decoder],[decoder,decoder,decoder,loss]]"},
+        2,
+        ""},
+       {{"model.pipeline_model_parallel_size=2", layout + "'Et*3|t*2L'"}, 2, "has 5 decoder layers"},
+       {{"model.pipeline_model_parallel_size=2", layout + "'Et*3|t*2|tL'"}, 2, "has 3 stages, which is no multiple"},
+       {{"model.pipeline_model_parallel_size=2", layout + "'Et*3|t*3'"}, 2, "exactly one L"},
+       {{"model.pipeline_model_parallel_size=2", layout + "'Ex'"}, 2, "unexpected `x`"},
+       {{"model.pipeline_model_parallel_size=3", "model.virtual_pipeline_model_parallel_size=2",
+         "train.micro_batch_size=1"},
+        3,
+        "leaves a last group of 2 microbatches"},
+       {{"model.pipeline_model_parallel_size=3", "model.virtual_pipeline_model_parallel_size=2"},
+        3,
+        "<= number of microbatches (1)"}},
+      Purpose::kPlan);
+  EXPECT_EQ(parse_pipeline_layout("Et|(tt|)*2mL"), (std::vector<std::string>{"Et", "tt", "tt", "mL"}));
+}
+
+TEST(Validate, Experts) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"model.num_moe_experts=8"});
+    return more;
+  };
+  expect_table(
+      {{with({}), 1, ""},
+       {{"model.expert_model_parallel_size=2"}, 2, "needs model.num_moe_experts"},
+       {with({"model.expert_model_parallel_size=3"}), 3,
+        "model.num_moe_experts = 8 is not divisible by model.expert_model_parallel_size = 3"},
+       {with({"model.expert_model_parallel_size=4"}), 2, "expert_model_parallel_size (4)"},
+       {with({"model.moe_router_topk=1"}), 1, "needs model.moe_router_pre_softmax"},
+       {with({"model.moe_router_topk=9"}), 1, "is more than model.num_moe_experts"},
+       {with({"model.moe_router_enable_expert_bias=true"}), 1, "needs sigmoid or sqrtsoftplus"},
+       {with({"model.moe_router_group_topk=2"}), 1, "needs model.moe_router_num_groups"},
+       {with({"model.moe_router_num_groups=3"}), 1, "is not divisible by model.moe_router_num_groups"},
+       {with({"model.moe_pad_expert_input_to_capacity=true"}), 1, "needs a capacity factor"},
+       {with({"model.moe_router_load_balancing_type=sinkhorn", "model.moe_aux_loss_coeff=0.1"}), 1, "Sinkhorn"},
+       {with({"model.add_bias_linear=true", "model.expert_tensor_parallel_size=2"}), 2,
+        "needs an expert tensor parallel size of 1"},
+       {with({"model.moe_shared_expert_overlap=true"}), 1, "needs dispatcher alltoall or flex"},
+       {with({"model.moe_enable_deepep=true"}), 1, "needs dispatcher flex"},
+       {with({"model.moe_layer_freq=[1,0]"}), 1, "has 2 entries"}},
+      Purpose::kPlan);
+}
+
+TEST(Validate, TrainingAndData) {
+  expect_table({{{"train.train_samples=100"}, 1, "are both set"},
+                {{"~train.train_iters"}, 1, "Neither train.train_iters nor train.train_samples"},
+                {{"scheduler.lr_warmup_samples=5"}, 1, "mixes fields in iterations and in samples"},
+                {{"model.layernorm_epsilon=inf"}, 1, "model.layernorm_epsilon = inf is out of range"},
+                {{"optimizer.lr=inf"}, 1, "optimizer.lr = inf is out of range"},
+                {{"scheduler.lr_warmup_fraction=0.1"}, 1, "excludes an explicit warm-up"},
+                {{"optimizer.min_lr=1"}, 1, "optimizer.min_lr = 1.0 is above optimizer.lr"},
+                {{"scheduler.start_weight_decay=0.2"}, 1, "constant needs equal"},
+                {{"train.rampup_batch_size=[2,2]"}, 1, "is not [start, increment, samples]"},
+                {{"train.rampup_batch_size=[4,4,100]", "train.micro_batch_size=4"}, 1, ""},
+                {{"train.step_batch_size_schedule=5:8"}, 1, "does not start with threshold 0"},
+                {{"train.step_batch_size_schedule='0:8 1K:16'"}, 1, ""},
+                {{"dataset.data_path=[0.3,a,0.7]", "dataset.split=[1,1,1]"}, 1, "is neither a list of prefixes nor"},
+                {{"dataset.data_path=[a,b]"}, 1, "dataset.split is not set"},
+                {{"dataset.data_path=a", "dataset.blend=b", "dataset.split=[1,1,1]"}, 1, "More than one of"},
+                {{"dataset.split=[0,0]"}, 1, "add up to more than 0"},
+                {{"model.calculate_per_token_loss=true", "ddp.average_in_collective=true"},
+                 1,
+                 "excludes ddp.average_in_collective"},
+                {{"checkpoint.most_recent_k=0"}, 1, "keeps no checkpoint"},
+                {{"model.recompute_granularity=full"}, 1, "needs model.recompute_method"},
+                {{"model.recompute_granularity=selective", "model.recompute_num_layers=1"}, 1, "takes neither"},
+                {{"model.recompute_granularity=selective"}, 1, ""},
+                {{"validation.eval_global_batch_size=12"}, 1, "evaluation global batch size (12) is not divisible"}},
+               Purpose::kTrain);
+}
+
+TEST(Validate, CapabilitiesOfThisReleaseAreNamed) {
+  const std::vector<Case> cases = {
+      {{"model.num_moe_experts=8"}, 1, "needs mixture of experts"},
+      {{"model.tensor_model_parallel_size=2"}, 2, "needs tensor parallelism"},
+      {{"model.multi_latent_attention=true"}, 1, "needs multi-latent attention"},
+      {{"mixed_precision=bf16_with_mxfp8_mixed"}, 1, "needs fp8"},
+      {{"logger.wandb_project=x", "logger.wandb_exp_name=y"}, 1, "needs an experiment tracker"}};
+  expect_table(cases, Purpose::kTrain);
+  for (const Case& test : cases) EXPECT_EQ(problems_of(test, Purpose::kPlan), "") << test.overrides.front();
+}
+
+TEST(Prepare, FillsFieldsFromOutsideBeforeItChecks) {
+  const ResolveRequest request{.recipe = "hf_pretrain", .overrides = {"hf_path=models/tiny", "seq_length=64"}};
+  const auto fill = [](ResolvedConfig& resolved) {
+    for (const auto& [field, value] :
+         {std::pair{"model.num_layers", 2}, {"model.hidden_size", 6}, {"model.num_attention_heads", 4}}) {
+      set_derived(resolved, field, Value::of_integer(value), "models/tiny/config.json");
+    }
+  };
+  try {
+    prepare(request, 1, Purpose::kTrain, fill);
+    FAIL() << "6 is not divisible by 4";
+  } catch (const ConfigErrors& errors) {
+    EXPECT_THAT(errors.what(), HasSubstr("model.hidden_size = 6 (derived: models/tiny/config.json)"));
+  }
+  const auto refuse = [](ResolvedConfig&) { throw base::UserError({.what = "models/tiny/config.json is missing."}); };
+  try {
+    prepare(request, 1, Purpose::kTrain, refuse);
+    FAIL();
+  } catch (const ConfigErrors& errors) {
+    EXPECT_EQ(errors.problems().size(), 1U) << errors.what();
+  }
+}
+
+TEST(Notes, TellOnceWhatHasNoEffect) {
+  const auto resolved = prepare({.recipe = "llama_27m",
+                                 .overrides = {"ddp.overlap_grad_reduce=true", "model.qk_clip=true",
+                                               "dataset.num_workers=8", "model.moe_router_topk=4"}},
+                                1, Purpose::kTrain);
+  EXPECT_THAT(resolved.warnings, Contains("ddp.overlap_grad_reduce: no effect on one rank."));
+  EXPECT_THAT(resolved.warnings, Contains("model.qk_clip: stored in run.yaml, without effect in Pharos."));
+  EXPECT_THAT(resolved.warnings, Contains("dataset.num_workers: accepted; Pharos decides this itself."));
+  EXPECT_THAT(resolved.warnings, Contains("model.moe_router_topk: no effect without model.num_moe_experts."));
+}
+
+TEST(CommOverlap, DecidesAsMegatronBridge) {
+  const auto decided = [](std::vector<std::string> overrides, std::int64_t world_size) {
+    overrides.push_back("comm_overlap.tp_comm_overlap=false");
+    return prepare({.recipe = "llama_27m", .overrides = overrides}, world_size, Purpose::kPlan).config;
+  };
+  const auto plain = decided({"model.pipeline_model_parallel_size=2"}, 2).model;
+  EXPECT_FALSE(plain.overlap_p2p_comm);
+  EXPECT_TRUE(plain.batch_p2p_comm);
+  const auto interleaved = decided({"model.pipeline_model_parallel_size=2",
+                                    "model.virtual_pipeline_model_parallel_size=3", "train.micro_batch_size=1"},
+                                   2)
+                               .model;
+  EXPECT_TRUE(interleaved.overlap_p2p_comm);
+  EXPECT_FALSE(interleaved.batch_p2p_comm);
+  const auto sharded = decided({"ddp.use_distributed_optimizer=true", "train.micro_batch_size=1"}, 2).ddp;
+  EXPECT_TRUE(sharded.overlap_grad_reduce && sharded.overlap_param_gather);
+  EXPECT_EQ(sharded.bucket_size, 134217728);
+}
+
+// Oracle: Megatron's microbatch calculator at given consumed samples.
+TEST(BatchSchedule, AgreesWithMegatron) {
+  const auto oracle = base::read_json_file(PHAROS_TEST_DATA "/config/batches.json");
+  for (const auto& test : oracle.at("cases")) {
+    const auto& arguments = test.at("args");
+    RunConfig config;
+    config.train.global_batch_size =
+        arguments["global_batch_size"].is_null() ? 64 : arguments["global_batch_size"].get<std::int64_t>();
+    config.train.micro_batch_size = arguments.at("micro_batch_size").get<std::int64_t>();
+    config.train.decrease_batch_size_if_needed = arguments.at("decrease_batch_size_if_needed").get<bool>();
+    if (arguments.contains("step_batch_size_schedule")) {
+      config.train.step_batch_size_schedule = arguments["step_batch_size_schedule"].get<std::string>();
+      config.dataset.seq_length = arguments.at("seq_length").get<std::int64_t>();
+    }
+    for (const auto& value : test.at("values")) {
+      const auto consumed = value.at("consumed_samples").get<std::int64_t>();
+      EXPECT_EQ(global_batch_size_at(config, consumed, arguments.at("data_parallel_size").get<std::int64_t>()),
+                value.at("running_global_batch_size").get<std::int64_t>())
+          << test.at("name") << " at " << consumed;
+    }
+  }
+}
+
+// Ramp-up: size(n) = start + increment × floor(n / (samples / ((GBS − start) / increment))), GBS from `samples` on.
+TEST(BatchSchedule, RampsUp) {
+  RunConfig config;
+  config.train.global_batch_size = 32;
+  config.train.micro_batch_size = 8;
+  config.train.rampup_batch_size = {8, 8, 300};
+  const std::pair<std::int64_t, std::int64_t> table[] = {{0, 8},    {99, 8},   {100, 16}, {199, 16},
+                                                         {200, 24}, {299, 24}, {300, 32}, {900, 32}};
+  for (const auto& [consumed, size] : table) EXPECT_EQ(global_batch_size_at(config, consumed, 1), size) << consumed;
+  config.train.train_samples = 120;  // 13 × 8 = 104, then 16 would reach exactly 120
+  EXPECT_EQ(total_train_iterations(config, 1), 14);
+  EXPECT_EQ(total_train_samples(config, 1), 120);
+}
+
+TEST(Derived, VocabularyRule) {
+  RunConfig config;
+  apply_vocab_rule(config, 257);
+  EXPECT_EQ(config.model.vocab_size, 257);
+  EXPECT_EQ(padded_vocab_size(config.model), 384);
+  config.model.tensor_model_parallel_size = 4;
+  EXPECT_EQ(padded_vocab_size(config.model), 512);
+  RunConfig preset;
+  preset.model.vocab_size = 300;
+  apply_vocab_rule(preset, 257);
+  EXPECT_EQ(padded_vocab_size(preset.model), 300);
+  preset.model.vocab_size = 200;
+  EXPECT_THROW(apply_vocab_rule(preset, 257), base::UserError);
+}
+
+TEST(Schema, DeclaresEveryFieldWithDocumentationAndConvertibleDefault) {
+  EXPECT_GT(schema().fields().size(), 400U);
+  for (const Field& field : schema().fields()) {
+    EXPECT_FALSE(field.doc.empty()) << field.name;
+    RunConfig config;
+    EXPECT_EQ(field.read(config), field.default_value) << field.name;
+    EXPECT_EQ(field.write(config, field.default_value), std::nullopt) << field.name;
+    EXPECT_EQ(field.read(config), field.default_value) << field.name;
+    EXPECT_TRUE(field.active_with.empty() || schema().find(field.active_with) != nullptr) << field.name;
+  }
+  EXPECT_EQ(canonical_name("model.transformer.hidden_size"), "model.hidden_size");
+}
+
+}  // namespace
+}  // namespace pharos::config

@@ -1,0 +1,314 @@
+#include "pharos/lens/record/recorder.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+
+#include "pharos/base/clock.h"
+#include "pharos/lens/record/names.h"
+#include "pharos/lens/record/payload.h"
+#include "pharos/lens/record/ring_file.h"
+
+namespace pharos::lens {
+
+constinit std::atomic<std::uint64_t> enabled_groups{0};
+
+namespace internal {
+
+constinit std::atomic<std::uint32_t> current_epoch{0};
+
+namespace {
+
+constinit std::atomic<Session*> current_session{nullptr};
+
+struct ThreadCache {
+  ThreadState* state = nullptr;
+  std::uint32_t refused_epoch = 0;
+};
+constinit thread_local ThreadCache thread_cache;
+
+/// Hands the state of a thread that ends to the next one. Apart from ThreadCache, whose accesses it would slow down.
+struct ThreadExit {
+  ~ThreadExit() {
+    ThreadState* state = thread_cache.state;
+    thread_cache.state = nullptr;
+    if (state == nullptr || state->epoch != current_epoch.load(std::memory_order_relaxed)) return;
+    state->stack.clear();
+    const std::lock_guard lock(state->session->mutex);
+    state->session->idle_threads.push_back(state);
+  }
+};
+
+std::uint64_t random_seed() {
+  std::uint64_t seed = 0;
+  if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+    seed = static_cast<std::uint64_t>(base::wall_ns()) ^ (static_cast<std::uint64_t>(getpid()) << 32);
+  }
+  return seed;
+}
+
+std::unique_ptr<ThreadState> make_thread_state(Session& session) {
+  std::byte* region = map_region(session);
+  if (region == nullptr) return nullptr;
+  auto state = std::make_unique<ThreadState>();
+  state->session = &session;
+  state->epoch = session.epoch;
+  state->thread_index = static_cast<std::uint32_t>(session.threads.size());
+  state->header = reinterpret_cast<RegionHeader*>(region);
+  state->header->thread_index = state->thread_index;
+  state->slots = reinterpret_cast<OpenSlot*>(region + sizeof(RegionHeader));
+  state->records = reinterpret_cast<RingRecord*>(state->slots + kNumOpenSlots);
+  state->record_mask = session.options.ring_records - 1;
+  state->random_state = random_seed();
+  return state;
+}
+
+/// Cold: the first span of a thread in a session.
+ThreadState* register_thread() {
+  Session* session = current_session.load(std::memory_order_acquire);
+  if (session == nullptr) return nullptr;
+  if (thread_cache.refused_epoch == session->epoch) {
+    session->refused.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  static thread_local ThreadExit thread_exit;
+  static_cast<void>(thread_exit);
+  const std::lock_guard lock(session->mutex);
+  ThreadState* state = nullptr;
+  if (!session->idle_threads.empty()) {
+    state = session->idle_threads.back();
+    session->idle_threads.pop_back();
+  } else if (session->threads.size() < kMaxThreads) {
+    if (auto made = make_thread_state(*session)) {
+      state = made.get();
+      session->threads.push_back(std::move(made));
+    }
+  }
+  thread_cache.state = state;
+  if (state == nullptr) {
+    thread_cache.refused_epoch = session->epoch;
+    session->refused.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  state->header->thread_id = static_cast<std::uint32_t>(syscall(SYS_gettid));
+  return state;
+}
+
+void forget_in_child() {
+  unlock_names();
+  enabled_groups.store(0, std::memory_order_relaxed);
+  current_session.store(nullptr, std::memory_order_relaxed);
+  current_epoch.fetch_add(1, std::memory_order_relaxed);
+  thread_cache = {};
+}
+
+void install_fork_handlers() {
+  static const int result = pthread_atfork(&lock_names, &unlock_names, &forget_in_child);
+  static_cast<void>(result);
+}
+
+/// The span in a slot that is claimed; its end is `end_ns` unless it has one.
+SpanData decode_slot(const ThreadState& state, OpenSlot& slot, std::int64_t end_ns) {
+  slot.body.end_ns = std::max(end_ns, slot.body.start_ns);
+  SpanData span = decode(slot.body);
+  span.name = name_text(slot.body.name);
+  span.thread_index = state.thread_index;
+  mark_truncated(span, span.end_ns, "still open at telemetry shutdown");
+  return span;
+}
+
+/// Takes a slot that is open from its owner; a busy one is about to be open or free.
+bool claim_open_slot(OpenSlot& slot) {
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    std::uint64_t state = slot.state.load(std::memory_order_acquire);
+    if ((state & 3) == kFree || (state & 3) == kTruncated) return false;
+    if ((state & 3) == kOpen && slot.state.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel)) {
+      return true;
+    }
+    sched_yield();
+  }
+  return false;
+}
+
+void drain_thread(Session& session, ThreadState& state, std::vector<SpanData>& spans) {
+  const std::uint64_t head = state.header->num_records.load(std::memory_order_acquire);
+  const std::uint64_t capacity = state.record_mask + 1;
+  if (head - state.drained_records > capacity) {
+    session.overwritten += head - capacity - state.drained_records;
+    state.drained_records = head - capacity;
+  }
+  RecordBody body;
+  for (; state.drained_records < head; ++state.drained_records) {
+    if (!read_record(state.records[state.drained_records & state.record_mask], state.drained_records, body)) {
+      ++session.overwritten;
+      continue;
+    }
+    spans.push_back(decode(body));
+    spans.back().name = name_text(body.name);
+    spans.back().thread_index = state.thread_index;
+  }
+}
+
+std::vector<ThreadState*> list_threads(Session& session) {
+  const std::lock_guard lock(session.mutex);
+  std::vector<ThreadState*> states;
+  for (const auto& state : session.threads) states.push_back(state.get());
+  return states;
+}
+
+}  // namespace
+
+SpanContext ContextStack::top() {
+  while (depth > 0) {
+    const Entry& entry = entries[static_cast<std::size_t>(depth - 1)];
+    const std::uint64_t span_id = entry.span_id.load(std::memory_order_relaxed);
+    if (span_id != 0) return {entry.trace_id_high, entry.trace_id_low, span_id};
+    --depth;
+  }
+  return {};
+}
+
+std::int32_t ContextStack::push(const SpanContext& context) {
+  if (depth == kMaxDepth) return -1;
+  Entry& entry = entries[static_cast<std::size_t>(depth)];
+  entry.trace_id_high = context.trace_id_high;
+  entry.trace_id_low = context.trace_id_low;
+  entry.span_id.store(context.span_id, std::memory_order_relaxed);
+  return depth++;
+}
+
+void ContextStack::remove(std::int32_t index, std::uint64_t span_id, bool is_owner) {
+  if (index < 0) return;
+  Entry& entry = entries[static_cast<std::size_t>(index)];
+  if (!is_owner) {
+    entry.span_id.compare_exchange_strong(span_id, 0, std::memory_order_relaxed);
+    return;
+  }
+  if (entry.span_id.load(std::memory_order_relaxed) != span_id) return;
+  entry.span_id.store(0, std::memory_order_relaxed);
+  if (index == depth - 1) --depth;
+}
+
+void ContextStack::clear() {
+  for (Entry& entry : entries) entry.span_id.store(0, std::memory_order_relaxed);
+  depth = 0;
+}
+
+std::uint64_t ThreadState::next_id() {
+  std::uint64_t value = (random_state += 0x9e3779b97f4a7c15);
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  value ^= value >> 31;
+  return value != 0 ? value : 1;
+}
+
+NameId ThreadState::find_name(std::string_view name) {
+  CachedName& cached = name_cache[std::hash<std::string_view>{}(name) % name_cache.size()];
+  if (cached.text != name || name.empty()) {
+    cached.id = intern_name(name);
+    cached.text = name;
+  }
+  return cached.id;
+}
+
+ThreadState* thread_state() {
+  ThreadState* state = thread_cache.state;
+  if (state != nullptr && state->epoch == current_epoch.load(std::memory_order_relaxed)) return state;
+  return register_thread();
+}
+
+Session* open_session(const SessionOptions& options) {
+  install_fork_handlers();
+  auto session = std::make_unique<Session>();
+  session->options = options;
+  session->options.ring_records = std::max<std::uint32_t>(8, std::bit_ceil(options.ring_records));
+  session->epoch = current_epoch.load() + 1;
+  map_header(*session);
+  // Sessions are kept to the end of the process; the list keeps them reachable.
+  static auto* const sessions = new std::vector<std::unique_ptr<Session>>;
+  sessions->push_back(std::move(session));
+  Session* opened = sessions->back().get();
+  mirror_names(reinterpret_cast<std::byte*>(opened->header) + kPageBytes, kNamesBytes, &opened->header->names_used);
+  current_session.store(opened, std::memory_order_release);
+  current_epoch.store(opened->epoch);
+  return opened;
+}
+
+void deactivate_session(Session& session) {
+  enabled_groups.store(0);
+  Session* expected = &session;
+  if (!current_session.compare_exchange_strong(expected, nullptr)) return;
+  current_epoch.fetch_add(1);
+  mirror_names(nullptr, 0, nullptr);
+}
+
+void write_record(ThreadState& state, const RecordBody& body) {
+  const std::uint64_t index = state.num_records++;
+  RingRecord& record = state.records[index & state.record_mask];
+  const std::byte* source = reinterpret_cast<const std::byte*>(&body);
+  const std::size_t num_words = used_words(body.payload_bytes);
+  record.sequence.store(2 * index + 1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < num_words; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, source + 8 * i, sizeof word);
+    // Release keeps these behind the odd sequence number, which a reader of any of them then sees. On x86 a plain
+    // store.
+    record.words[i].store(word, std::memory_order_release);
+  }
+  record.sequence.store(2 * index + 2, std::memory_order_release);
+  state.header->num_records.store(index + 1, std::memory_order_release);
+  if (body.num_dropped_attributes != 0) {
+    state.session->dropped_attributes.fetch_add(body.num_dropped_attributes, std::memory_order_relaxed);
+  }
+}
+
+bool read_record(const RingRecord& record, std::uint64_t index, RecordBody& body) {
+  if (record.sequence.load(std::memory_order_acquire) != 2 * index + 2) return false;
+  std::uint64_t words[kBodyWords] = {};
+  const std::size_t num_fixed = used_words(0);
+  for (std::size_t i = 0; i < num_fixed; ++i) words[i] = record.words[i].load(std::memory_order_acquire);
+  std::memcpy(static_cast<void*>(&body), words, sizeof body);
+  const std::size_t payload_bytes = std::min<std::size_t>(body.payload_bytes, kPayloadBytes);
+  for (std::size_t i = num_fixed; i < used_words(payload_bytes); ++i) {
+    words[i] = record.words[i].load(std::memory_order_acquire);
+  }
+  std::memcpy(static_cast<void*>(&body), words, sizeof body);
+  return record.sequence.load(std::memory_order_relaxed) == 2 * index + 2;
+}
+
+void drain(Session& session, std::vector<SpanData>& spans) {
+  for (ThreadState* state : list_threads(session)) drain_thread(session, *state, spans);
+}
+
+void close_open_spans(Session& session, std::vector<SpanData>& spans) {
+  const std::int64_t now_ns = base::monotonic_ns();
+  std::vector<SpanData> closed;
+  for (ThreadState* state : list_threads(session)) {
+    for (std::uint32_t i = 0; i < kNumOpenSlots; ++i) {
+      OpenSlot& slot = state->slots[i];
+      if (!claim_open_slot(slot)) continue;
+      closed.push_back(decode_slot(*state, slot, now_ns));
+      slot.state.store((slot.state.load(std::memory_order_relaxed) & ~std::uint64_t{3}) | kTruncated,
+                       std::memory_order_release);
+    }
+  }
+  std::stable_sort(closed.begin(), closed.end(),
+                   [](const SpanData& left, const SpanData& right) { return left.start_ns < right.start_ns; });
+  for (auto span = closed.rbegin(); span != closed.rend(); ++span) spans.push_back(std::move(*span));
+}
+
+std::uint64_t count_records(Session& session) {
+  std::uint64_t count = 0;
+  for (ThreadState* state : list_threads(session)) count += state->header->num_records.load(std::memory_order_relaxed);
+  return count;
+}
+
+}  // namespace internal
+}  // namespace pharos::lens

@@ -1,0 +1,32 @@
+#include "pharos/train/report/progress_file.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "pharos/base/clock.h"
+#include "pharos/base/environment.h"
+
+namespace pharos::train {
+
+ProgressFile::ProgressFile(std::filesystem::path path, bool enabled) : path_(std::move(path)), enabled_(enabled) {}
+
+void ProgressFile::append(const std::string& event) const {
+  if (!enabled_) return;
+  std::error_code
+      ignored;  // a folder that cannot be made shows as a file that cannot be opened, and costs only this line
+  std::filesystem::create_directories(path_.parent_path(), ignored);
+  std::ofstream file(path_, std::ios::app);
+  file << base::format_local_time(base::wall_ns()).substr(0, 19)
+       << "\tJob ID: " << base::get_environment("SLURM_JOB_ID").value_or("") << "\t# GPUs: 1\t" << event << "\n";
+}
+
+std::string saved_checkpoint_event(std::int64_t iteration, double job_flops, double job_seconds, double total_flops,
+                                   std::int64_t total_tokens) {
+  return fmt::format(
+      "Saved checkpoint\tIteration: {}\tJob throughput: {:.1f} TFLOP/s/GPU\tFloating-point operations: {:.2e}\tTokens "
+      "(in billions): {:.2f}",
+      iteration, job_flops / job_seconds / 1e12, total_flops, static_cast<double>(total_tokens) / 1e9);
+}
+
+}  // namespace pharos::train
