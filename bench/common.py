@@ -76,6 +76,15 @@ def median(values):
     return statistics.median(values)
 
 
+def gpu():
+    """Name of the first CUDA device, None where there is none."""
+    try:
+        found = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.splitlines()[0].strip()
+
+
 def machine():
     model = "unknown"
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
@@ -89,6 +98,7 @@ def machine():
         "memory_gib": round(memory_kib / 2**20, 1),
         "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
         "threads": THREADS,
+        "gpu": gpu(),
     }
 
 
@@ -105,7 +115,7 @@ def report(name, rows, bounds, details):
     where = machine()
     date = datetime.date.today().isoformat()
     width = max(len(label) for label, _ in rows + [(bound.what, "") for bound in bounds])
-    lines = [f"{name}   {date}   {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB", ""]
+    lines = [f"{name}   {date}   {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB{', ' + where['gpu'] if where['gpu'] else ''}", ""]
     lines += [f"  {label:<{width}}  {text}" for label, text in rows]
     for bound in bounds:
         relation = "at most" if bound.at_most else "at least"

@@ -1,6 +1,7 @@
 // Text for people: units, nearest names.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@ std::string format_count(double count);
 /// are what was meant (distance at most a third of the length, or the last dotted part equal).
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known,
                                        std::size_t limit = 3);
+
+/// Characters (code points) of UTF-8 `text`.
+std::size_t count_characters(std::string_view text);
 
 /// `parts` with `separator` between them.
 std::string join(const std::vector<std::string>& parts, std::string_view separator);

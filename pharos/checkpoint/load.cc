@@ -169,7 +169,7 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
   LoadResult result;
   Manifest manifest;
   {
-    PHAROS_SPAN(span, lens::Group::kLoadCheckpoint, "megatron.checkpoint.load.io_read");
+    PHAROS_SPAN(span, lens::Group::kLoadCheckpoint, "megatron.checkpoint.load.io_read", {lens::kGoodput, true});
     manifest = read_manifest(folder);
     result.train_state = read_train_state(folder);
   }

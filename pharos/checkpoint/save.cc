@@ -138,12 +138,12 @@ SaveResult save(const Contents& contents, const TrainState& state, const SaveOpt
   }
   std::vector<Part> parts;
   {
-    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.state_dict");
+    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.state_dict", {lens::kGoodput, true});
     parts = collect_parts(contents, mesh, rank);
   }
   SaveResult result{target, 0, {}};
   try {
-    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.io_write");
+    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.io_write", {lens::kGoodput, true});
     if (rank == 0) base::make_directories(temporary);
     wait_for_all();
     const Manifest share = write_rank_file(parts, contents, temporary, rank);

@@ -15,6 +15,7 @@ namespace {
 struct VerifyArguments {
   std::string folder;
   std::string oracle;
+  std::string device = "cpu";
   bool json = false;
 };
 
@@ -32,11 +33,15 @@ void add_hf_command(CLI::App& app) {
   verify->add_option("FOLDER", arguments->folder, "Folder with config.json and *.safetensors")->required();
   verify->add_option("--oracle", arguments->oracle, "oracle.safetensors, with trajectory.json beside it or in FOLDER")
       ->required();
+  verify->add_option("--device", arguments->device, "Where to compute: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   verify->add_flag("--json", arguments->json, "Print one JSON object");
   verify->footer(
       "Exit code 0: all within tolerance; 1: some are not; 2: a file is missing, damaged or of another model.");
   verify->callback([arguments] {
-    const hf::VerifyResult result = hf::verify(arguments->folder, arguments->oracle);
+    const auto device = arguments->device == "cuda" ? config::DeviceKind::kCuda : config::DeviceKind::kCpu;
+    const hf::VerifyResult result = hf::verify(arguments->folder, arguments->oracle, device);
     if (arguments->json) {
       std::cout << hf::to_json(result).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     } else {

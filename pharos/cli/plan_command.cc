@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
 #include "pharos/config/resolve.h"
 #include "pharos/plan/plan.h"

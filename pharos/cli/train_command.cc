@@ -8,14 +8,20 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
+#include "pharos/base/memory.h"
+#include "pharos/base/text.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/run_source.h"
 #include "pharos/config/recipe/run_yaml.h"
+#include "pharos/plan/plan.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/train.h"
 
 namespace pharos::cli {
 namespace {
+
+/// Plans are within a tenth of what is measured; refusing needs to be surer than that.
+constexpr double kMemoryMargin = 1.25;
 
 struct Arguments {
   std::string recipe;
@@ -23,6 +29,20 @@ struct Arguments {
   std::string run_folder;
   bool resume = false;
 };
+
+/// run.yaml of a run folder; an empty one was cut off by whatever stopped the run.
+std::filesystem::path own_configuration(const std::filesystem::path& run_folder) {
+  const std::filesystem::path path = run_folder / "run.yaml";
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored) && std::filesystem::file_size(path, ignored) == 0) {
+    throw base::UserError({.what = "'" + path.string() + "' is empty: it is damaged.",
+                           .where = path.string(),
+                           .why = "It should hold the resolved configuration of the run.",
+                           .fix = "Name the recipe and overrides of the run: pharos train RECIPE … --run-dir " +
+                                  run_folder.string() + " --resume."});
+  }
+  return path;
+}
 
 /// A run that is resumed without naming a recipe continues by its own run.yaml.
 config::ResolveRequest request_of(const Arguments& arguments) {
@@ -33,7 +53,7 @@ config::ResolveRequest request_of(const Arguments& arguments) {
     recipe.clear();
   }
   if (recipe.empty() && arguments.resume && !arguments.run_folder.empty()) {
-    recipe = (std::filesystem::path(arguments.run_folder) / "run.yaml").string();
+    recipe = own_configuration(arguments.run_folder).string();
   }
   if (recipe.empty()) {
     throw base::UserError(
@@ -44,11 +64,29 @@ config::ResolveRequest request_of(const Arguments& arguments) {
   return {.recipe = recipe, .overrides = overrides};
 }
 
+/// A run that cannot fit is refused before it starts to swap or is killed half-way.
+void check_memory(const config::ResolvedConfig& resolved) {
+  if (resolved.config.dist.device != config::DeviceKind::kCpu) return;
+  const std::int64_t available = base::available_memory_bytes();
+  if (available == 0) return;
+  const plan::Plan plan = plan::make_plan(resolved, 1);
+  const double needed = plan.memory.peak_bytes;
+  if (needed <= kMemoryMargin * static_cast<double>(available)) return;
+  throw base::UserError(
+      {.what = "The run needs about " + base::format_bytes(needed) + " of memory; " +
+               base::format_bytes(static_cast<double>(available)) + " are available.",
+       .where = resolved.describe("train.micro_batch_size"),
+       .why = "The peak is reached in phase " + plan.memory.phase + "; `pharos plan` shows its parts.",
+       .fix = "Lower train.micro_batch_size or dataset.seq_length, set model.recompute_granularity=full, or use a "
+              "machine with more memory."});
+}
+
 void run_train(const Arguments& arguments) {
   train::TrainOptions options;
   options.main_entry_ns = main_entry_ns();
   const config::ResolvedConfig resolved =
       config::prepare(request_of(arguments), 1, config::Purpose::kTrain, complete_config);
+  check_memory(resolved);
   config::export_environment(resolved.config);
   options.config_ready_ns = base::monotonic_ns();
   options.resume = arguments.resume;

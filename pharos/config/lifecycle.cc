@@ -121,11 +121,6 @@ void warn_about_traps(ResolvedConfig& resolved) {
                        resolved.describe(start ? "scheduler.start_weight_decay" : "scheduler.end_weight_decay") +
                        " decides. Remove one of the two.");
   }
-  const auto horizon = config.scheduler.lr_decay_iters ? config.scheduler.lr_decay_iters : config.train.train_iters;
-  if (horizon && config.scheduler.lr_warmup_iters >= *horizon) {
-    warnings.push_back(resolved.describe("scheduler.lr_warmup_iters") + " is not shorter than the decay horizon of " +
-                       std::to_string(*horizon) + " steps; the warm-up is cut to end before it.");
-  }
   if (config.model.num_moe_experts.value_or(0) >= 32 && !config.model.moe_router_dtype) {
     warnings.push_back(resolved.describe("model.num_moe_experts") +
                        " with model.moe_router_dtype unset: with 32 experts or more fp32 or fp64 is safer.");

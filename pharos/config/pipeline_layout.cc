@@ -1,6 +1,7 @@
 #include "pharos/config/pipeline_layout.h"
 
 #include "pharos/base/error.h"
+#include "pharos/base/text.h"
 
 namespace pharos::config {
 namespace {
@@ -19,9 +20,10 @@ class LayoutParser {
 
  private:
   [[noreturn]] void fail(const std::string& rule) const {
-    throw base::UserError({.what = "model.pipeline_model_parallel_layout = " + text_.substr(0, 200) + ": " + rule +
-                                   " at column " + std::to_string(position_ + 1) + ".",
-                           .fix = "Use E, t, m, L, | and repetitions such as t*3 or (tt|)*4."});
+    throw base::UserError(
+        {.what = "model.pipeline_model_parallel_layout = " + text_.substr(0, 200) + ": " + rule + " at column " +
+                 std::to_string(base::count_characters(std::string_view(text_).substr(0, position_)) + 1) + ".",
+         .fix = "Use E, t, m, L, | and repetitions such as t*3 or (tt|)*4."});
   }
 
   std::string parse_sequence(int depth) {

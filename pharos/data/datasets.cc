@@ -65,7 +65,9 @@ class DatasetBuilder {
           {.what = std::string("The weighted blend has no number of samples for ") + name(split) + ".",
            .where = "dataset.blend",
            .why = "Weights say how a given number of samples is shared out.",
-           .fix = "Set the number of samples (train.train_iters), or leave out the weights to use everything once."});
+           .fix = "Give the number of samples (`data inspect`: --num-samples; training: train.train_iters), or leave "
+                  "out the "
+                  "weights to use everything once."});
     }
     const std::vector<double> shares_of_samples = normalize_weights(*blend.weights);
     std::vector<std::unique_ptr<GptDataset>> datasets;

@@ -28,8 +28,9 @@ constexpr const char* kRelative = "relative L2";
 /// Everything one verification runs on: the model in float32 on one rank of the CPU, and what to compare with.
 class Session {
  public:
-  Session(const fs::path& folder, const fs::path& oracle_path, const Tolerances& tolerances)
+  Session(const fs::path& folder, const fs::path& oracle_path, at::Device device, const Tolerances& tolerances)
       : tolerances_(tolerances),
+        device_(device),
         hf_(read_hf_config(folder)),
         oracle_path_(oracle_path),
         mesh_(1, {}),
@@ -46,7 +47,7 @@ class Session {
                              .fix = "Give the oracle that was made from this folder."});
     }
     model_ = std::make_unique<model::Transformer>(config, model::whole_model(config), mesh_, 0);
-    model_->allocate(at::kCPU);
+    model_->allocate(device_);
     load_weights(model_->parameters(), folder, mesh_, 0);
     gradients_ = std::make_unique<optim::GradientBuffer>(model_->parameters());
   }
@@ -76,13 +77,15 @@ class Session {
     return oracle_.tensors.view(name).to(at::kFloat);
   }
 
+  static at::Tensor on_host(const at::Tensor& values) { return values.to(at::kCPU, at::kDouble); }
+
   static double largest_difference(const at::Tensor& a, const at::Tensor& b) {
-    return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+    return (on_host(a) - on_host(b)).abs().max().item<double>();
   }
 
   nn::ForwardContext context_of(const at::Tensor& tokens) const {
     nn::ForwardContext context;
-    context.positions = at::arange(tokens.size(1), at::kLong);
+    context.positions = at::arange(tokens.size(1), at::TensorOptions().dtype(at::kLong).device(device_));
     return context;
   }
 
@@ -97,23 +100,25 @@ class Session {
     const at::NoGradGuard no_grad;
     model_->set_activation_tap(
         [this](const std::string& name, const at::Tensor& value) { compare_hidden("hidden." + name, value); });
-    const at::Tensor hidden = model_->hidden_states(oracle_.input_ids, context_of(oracle_.input_ids));
+    const at::Tensor input_ids = oracle_.input_ids.to(device_);
+    const at::Tensor hidden = model_->hidden_states(input_ids, context_of(input_ids));
     model_->set_activation_tap({});
     const at::Tensor logits = model_->logits(hidden).narrow(-1, 0, *hf_.model.vocab_size);
     add("logits", largest_difference(logits, expected("logits", logits.sizes())), tolerances_.logits, kAbsolute);
-    if (oracle_.tensors.find("loss_shifted") != nullptr && oracle_.input_ids.size(1) > 1) {
-      const std::int64_t tokens = oracle_.input_ids.size(1) - 1;
-      const double loss = model_->token_losses(hidden.narrow(1, 0, tokens), oracle_.input_ids.narrow(1, 1, tokens))
-                              .mean()
-                              .item<double>();
+    if (oracle_.tensors.find("loss_shifted") != nullptr && input_ids.size(1) > 1) {
+      const std::int64_t tokens = input_ids.size(1) - 1;
+      const double loss =
+          model_->token_losses(hidden.narrow(1, 0, tokens), input_ids.narrow(1, 1, tokens)).mean().item<double>();
       add("loss_shifted", std::abs(loss - expected("loss_shifted", {1}).item<double>()), tolerances_.loss, kAbsolute);
     }
   }
 
   /// Mean loss over all tokens; its gradient replaces the one in the buffer.
-  double backward(const at::Tensor& tokens, const at::Tensor& labels) {
+  double backward(const at::Tensor& host_tokens, const at::Tensor& host_labels) {
     gradients_->zero();
-    const at::Tensor loss = model_->token_losses(model_->hidden_states(tokens, context_of(tokens)), labels).mean();
+    const at::Tensor tokens = host_tokens.to(device_);
+    const at::Tensor hidden = model_->hidden_states(tokens, context_of(tokens));
+    const at::Tensor loss = model_->token_losses(hidden, host_labels.to(device_)).mean();
     loss.backward();
     return loss.item<double>();
   }
@@ -134,7 +139,7 @@ class Session {
       for (std::size_t i = 0; i < parameter->pieces.size(); ++i) {
         const tensor::Piece& piece = parameter->pieces[i];
         const Location location = *locate(table, piece.name, with_prefix);
-        const at::Tensor gradient = tensor::piece_view(*parameter, parameter->main_grad, i, mesh_, 0).to(at::kDouble);
+        const at::Tensor gradient = on_host(tensor::piece_view(*parameter, parameter->main_grad, i, mesh_, 0));
         const std::string name = "grad." + location.tensor;
         expected(name, location.tensor_shape(piece.shape));
         const at::Tensor reference =
@@ -176,6 +181,7 @@ class Session {
   }
 
   Tolerances tolerances_;
+  at::Device device_;
   HfModel hf_;
   fs::path oracle_path_;
   comm::Mesh mesh_;
@@ -191,8 +197,15 @@ bool VerifyResult::ok() const {
   return !checks.empty() && std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.ok(); });
 }
 
-VerifyResult verify(const fs::path& folder, const fs::path& oracle, const Tolerances& tolerances) {
-  return Session(folder, oracle, tolerances).run();
+VerifyResult verify(const fs::path& folder, const fs::path& oracle, config::DeviceKind device,
+                    const Tolerances& tolerances) {
+  const bool on_cuda = device == config::DeviceKind::kCuda;
+  if (on_cuda && !at::hasCUDA()) {
+    throw base::UserError({.what = "The device cuda is not here.",
+                           .why = "This build of Pharos or this machine has no CUDA.",
+                           .fix = "Leave --device out to compute on the CPU."});
+  }
+  return Session(folder, oracle, on_cuda ? at::kCUDA : at::kCPU, tolerances).run();
 }
 
 nlohmann::json to_json(const VerifyResult& result) {

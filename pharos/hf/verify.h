@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "pharos/config/enums.h"
+
 namespace pharos::hf {
 
 /// One comparison. `value` is the largest difference found; NaN is never within tolerance.
@@ -34,12 +36,12 @@ struct Tolerances {
   double trajectory_grad_norm = 2e-4;  ///< likewise
 };
 
-/// Loads `folder` in float32 and compares with `oracle` (a safetensors file: input_ids, labels, logits, loss,
-/// grad.NAME, grad_norm, hidden.*, batches.*) and with the optimizer steps of trajectory.json beside the oracle or in
-/// `folder`: logits, losses, hidden states, every gradient, the gradient norm, AdamW with clipping over all steps.
-/// UserError when a file is missing, damaged, or belongs to another model.
+/// Loads `folder` in float32 onto `device` and compares with `oracle` (a safetensors file: input_ids, labels, logits,
+/// loss, grad.NAME, grad_norm, hidden.*, batches.*) and with the optimizer steps of trajectory.json beside the oracle
+/// or in `folder`: logits, losses, hidden states, every gradient, the gradient norm, AdamW with clipping over all
+/// steps. UserError when a file is missing, damaged, or belongs to another model, and when the device is not there.
 VerifyResult verify(const std::filesystem::path& folder, const std::filesystem::path& oracle,
-                    const Tolerances& tolerances = {});
+                    config::DeviceKind device = config::DeviceKind::kCpu, const Tolerances& tolerances = {});
 
 /// {"ok": bool, "checks": [{"name", "value", "tolerance", "unit", "ok"}, …]}; a value that is no number is null.
 nlohmann::json to_json(const VerifyResult& result);

@@ -1,5 +1,6 @@
 #include "pharos/lens/telemetry.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,21 +10,28 @@
 #include <cstring>
 #include <iterator>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/lens/logs/log_queue.h"
+#include "pharos/lens/logs/logger.h"
+#include "pharos/lens/metrics/meter.h"
+#include "pharos/lens/metrics/training_metrics.h"
 #include "pharos/lens/record/recorder.h"
+#include "pharos/lens/record/ring_file.h"
+#include "pharos/lens/signal_hook.h"
 
 namespace pharos::lens {
 namespace {
 
 using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
 
 /// How often rings are looked at. Records are only lost when a thread writes a whole ring in that time.
 constexpr auto kPollInterval = 20ms;
-constexpr std::size_t kBatchSpans = 2048;
+/// How long shutdown() waits for an exporter thread that is past its deadline, before it leaves it behind.
+constexpr auto kGrace = 500ms;
 
 constinit std::atomic<Telemetry*> active{nullptr};
 
@@ -37,25 +45,29 @@ std::filesystem::path lines_path_of(const TelemetryOptions& options) {
   return options.run_folder / "trace" / name;
 }
 
-std::vector<std::shared_ptr<Exporter>> make_exporters(const TelemetryOptions& options) {
-  std::vector<std::shared_ptr<Exporter>> exporters = options.exporters;
+void add_local_exporters(TelemetryOptions& options) {
+  auto& exporters = options.pipeline.exporters;
   if (options.console_exporter) exporters.push_back(make_console_exporter());
-  if (options.file_exporter) {
-    if (options.run_folder.empty()) throw base::InternalError("the file exporter needs a run folder");
-    base::make_directories(options.run_folder / "trace");
-    exporters.push_back(make_file_exporter(lines_path_of(options)));
-  }
-  return exporters;
+  if (!options.file_exporter) return;
+  if (options.run_folder.empty()) throw base::InternalError("the file exporter needs a run folder");
+  base::make_directories(options.run_folder / "trace");
+  exporters.push_back(make_file_exporter(lines_path_of(options)));
 }
 
 Resource make_resource(const TelemetryOptions& options, const internal::FileHeader& header) {
   Resource resource;
-  resource.attributes.emplace_back("service.name", options.service_name);
-  resource.attributes.emplace_back("dl.rank", std::int64_t{options.rank});
-  resource.attributes.emplace_back("dl.world_size", std::int64_t{options.world_size});
-  resource.attributes.emplace_back("host.name", std::string(header.host_name));
-  resource.attributes.emplace_back("process.pid", std::int64_t{header.pid});
-  for (const auto& [key, value] : options.resource_attributes) resource.attributes.emplace_back(key, value);
+  const auto add = [&resource](std::string key, StoredValue value) {
+    for (auto& [known, stored] : resource.attributes) {
+      if (known == key) return void(stored = std::move(value));
+    }
+    resource.attributes.emplace_back(std::move(key), std::move(value));
+  };
+  add("service.name", options.service_name);
+  add("dl.rank", std::int64_t{options.rank});
+  add("dl.world_size", std::int64_t{options.world_size});
+  add("host.name", std::string(header.host_name));
+  add("process.pid", std::int64_t{header.pid});
+  for (const auto& [key, value] : options.resource_attributes) add(key, value);
   resource.wall_anchor_ns = header.wall_anchor_ns;
   resource.monotonic_anchor_ns = header.monotonic_anchor_ns;
   return resource;
@@ -83,86 +95,131 @@ void shut_down_at_exit() {
   if (Telemetry* telemetry = Telemetry::get()) telemetry->shutdown(2000ms);
 }
 
+/// Shutting down joins the exporter thread, so another one does it; then the signal does what it would have done.
+void end_by_signal(int signal) {
+  start_quiet_thread([signal] {
+    if (Telemetry* telemetry = Telemetry::get()) telemetry->shutdown();
+    signal_hook::pass_on(signal);
+  }).detach();
+}
+
+std::uint64_t lost(const ItemCounts& counts) { return counts.dropped + counts.failed + counts.rejected; }
+
+void report_losses(const TelemetryCounts& counts) {
+  const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+  if (counts.overwritten + counts.refused + counts.failed_exports + counts.dropped_attributes > 0) {
+    std::fprintf(stderr,
+                 "telemetry: of %llu spans %llu were overwritten, %llu refused, %llu not exported; %llu attributes had "
+                 "no room\n",
+                 number(counts.recorded), number(counts.overwritten), number(counts.refused),
+                 number(counts.failed_exports), number(counts.dropped_attributes));
+  }
+  const ItemCounts& points = counts.signals[static_cast<std::size_t>(otlp::Signal::kMetrics)];
+  const ItemCounts& records = counts.signals[static_cast<std::size_t>(otlp::Signal::kLogs)];
+  if (lost(points) + lost(records) > 0) {
+    std::fprintf(stderr, "telemetry: %llu metric points and %llu log records were not exported\n", number(lost(points)),
+                 number(lost(records)));
+  }
+}
+
 }  // namespace
 
 struct Telemetry::State {
   TelemetryOptions options;
-  std::vector<std::shared_ptr<Exporter>> exporters;
-  Resource resource;
   internal::Session* session = nullptr;
+  std::unique_ptr<MeterProvider> metrics;
+  std::unique_ptr<LogQueue> logs;
+  std::unique_ptr<Pipeline> pipeline;
   pid_t pid = 0;
   std::filesystem::path ring_path;
   std::thread thread;
   std::atomic<bool> is_shut_down{false};
 
   mutable std::mutex mutex;  ///< guards what follows
-  std::condition_variable wake;
+  std::condition_variable woken;
   std::condition_variable done;
   std::uint64_t flushes_requested = 0;
   std::uint64_t flushes_done = 0;
   bool is_stopping = false;
   bool is_stopped = false;
-  TelemetryCounts totals;  ///< exported, failed_exports, overwritten, truncated
-
-  std::vector<SpanData> pending;         ///< the exporter thread's
-  std::set<const Exporter*> complained;  ///< exporters whose failure was said
+  Clock::time_point deadline = {};  ///< of stopping
+  std::uint64_t num_truncated = 0;
+  std::uint64_t num_overwritten = 0;
 
   void run();
-  void export_pending();
+  void take_spans(bool is_last);
+  /// Waits until there is something to do; with the network, that wait was in Pipeline::turn.
+  void rest(std::unique_lock<std::mutex>& lock, bool is_busy);
+  PipelineCounts describe() const;
 };
 
-void Telemetry::State::export_pending() {
-  if (pending.empty()) return;
-  std::uint64_t failed = 0;
-  bool is_delivered = true;
-  for (const auto& exporter : exporters) {
-    try {
-      exporter->export_spans(pending, resource);
-    } catch (const std::exception& error) {
-      failed += pending.size();
-      is_delivered = false;
-      if (complained.insert(exporter.get()).second) {
-        std::fprintf(stderr, "telemetry: exporter %s failed: %s; the run goes on, lost spans are counted\n",
-                     exporter->name().c_str(), error.what());
-      }
-    }
+void Telemetry::State::take_spans(bool is_last) {
+  std::vector<SpanData> spans;
+  std::vector<SpanData> truncated;
+  // First the open ones: a thread that is just ending a span holds it until its record is in the ring.
+  if (is_last) internal::close_open_spans(*session, truncated);
+  if (pipeline->wants_spans()) internal::drain(*session, spans);
+  const std::size_t num_closed = truncated.size();
+  if (pipeline->wants_spans()) {
+    std::move(truncated.begin(), truncated.end(), std::back_inserter(spans));
+    pipeline->add_spans(std::move(spans));
   }
   const std::lock_guard lock(mutex);
-  totals.failed_exports += failed;
-  if (is_delivered && !exporters.empty()) totals.exported += pending.size();
-  pending.clear();
+  num_truncated += num_closed;
+  num_overwritten = session->overwritten;
+}
+
+void Telemetry::State::rest(std::unique_lock<std::mutex>& lock, bool is_busy) {
+  if (is_busy || pipeline->waits_for_network()) return;
+  // Without exporters the ring is the record: nobody has to empty it, and overwriting loses nothing that was promised.
+  const auto wait = pipeline->exports() ? std::chrono::milliseconds(kPollInterval) : std::chrono::hours(1);
+  woken.wait_for(lock, wait, [this] { return is_stopping || flushes_requested != flushes_done; });
 }
 
 void Telemetry::State::run() {
-  // Without exporters the ring is the record: nobody has to empty it, and overwriting loses nothing that was promised.
-  const bool has_exporters = !exporters.empty();
-  const auto poll_interval = has_exporters ? std::chrono::milliseconds(kPollInterval) : std::chrono::hours(1);
-  auto last_export = std::chrono::steady_clock::now();
+  std::uint64_t flush = 0;  // the newest request that is being worked on
+  Pipeline::Position flush_position = {};
+  bool is_closed = false;
   std::unique_lock lock(mutex);
   while (true) {
-    const bool was_stopping = is_stopping;
+    const bool stops = is_stopping;
     const std::uint64_t requested = flushes_requested;
+    const Clock::time_point give_up_at = deadline;
     lock.unlock();
-    // First the open ones: a thread that is just ending a span holds it until its record is in the ring.
-    std::vector<SpanData> truncated;
-    if (was_stopping) internal::close_open_spans(*session, truncated);
-    if (has_exporters) internal::drain(*session, pending);
-    std::move(truncated.begin(), truncated.end(), std::back_inserter(pending));
-    const auto now = std::chrono::steady_clock::now();
-    const bool is_due = now - last_export >= options.export_interval || pending.size() >= kBatchSpans;
-    if (is_due || was_stopping || requested != flushes_done) {
-      export_pending();
-      last_export = now;
+    if (!is_closed) take_spans(stops);
+    pipeline->take_logs();
+    if (requested != flush || (stops && !is_closed)) {
+      pipeline->request_collection();
+      flush_position = pipeline->position();
+      flush = requested;
+      is_closed = stops;
     }
+    if (const int signal = options.handles_signals ? signal_hook::take() : 0) end_by_signal(signal);
+    const bool is_flushing = stops || flush != flushes_done;
+    pipeline->turn(is_flushing, kPollInterval);
+    if (stops && Clock::now() >= give_up_at) pipeline->give_up();
+    const bool is_settled = is_flushing && pipeline->is_settled(flush_position);
     lock.lock();
-    totals.overwritten = session->overwritten;
-    totals.truncated += truncated.size();
-    flushes_done = requested;
-    is_stopped = was_stopping;
+    if (is_settled) flushes_done = flush;
+    is_stopped = is_closed && is_settled;
     done.notify_all();
-    if (was_stopping) return;
-    wake.wait_for(lock, poll_interval, [this] { return is_stopping || flushes_requested != flushes_done; });
+    if (is_stopped) return;
+    rest(lock, is_flushing && !is_settled);
   }
+}
+
+/// For the metrics of telemetry itself.
+PipelineCounts Telemetry::State::describe() const {
+  const ExportCounts signals = pipeline->counts();
+  const auto part = [&signals](otlp::Signal signal) {
+    const ItemCounts& counts = signals[static_cast<std::size_t>(signal)];
+    return SignalCounts{counts.exported, counts.dropped, counts.failed + counts.rejected};
+  };
+  PipelineCounts counts{part(otlp::Signal::kTraces), part(otlp::Signal::kMetrics), part(otlp::Signal::kLogs), 0};
+  counts.spans.dropped += session->overwritten + session->refused.load();
+  counts.logs.dropped += logs ? logs->counts().dropped : 0;
+  for (const ItemCounts& signal : signals) counts.queue_depth += signal.queued;
+  return counts;
 }
 
 Telemetry::Telemetry(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -171,17 +228,22 @@ Telemetry::~Telemetry() = default;
 Telemetry& Telemetry::init(TelemetryOptions options) {
   if (get() != nullptr) throw base::InternalError("telemetry has already been initialised");
   auto state = std::make_unique<State>();
-  state->exporters = make_exporters(options);
+  add_local_exporters(options);
   state->ring_path = ring_path_of(options);
   state->pid = getpid();
+  const bool exports = options.pipeline.otlp || !options.pipeline.exporters.empty();
+  if (exports && options.collects_metrics) state->metrics = std::make_unique<MeterProvider>(options.metrics);
+  if (exports && options.collects_logs) state->logs = std::make_unique<LogQueue>(options.log_options);
   state->session = internal::open_session({.ring_path = state->ring_path,
                                            .ring_records = options.ring_records,
                                            .rank = options.rank,
                                            .world_size = options.world_size,
                                            .service_name = options.service_name});
-  state->resource = make_resource(options, *state->session->header);
+  state->pipeline = std::make_unique<Pipeline>(options.pipeline, make_resource(options, *state->session->header),
+                                               state->metrics.get(), state->logs.get());
   state->options = std::move(options);
   State* running = state.get();
+  if (running->metrics) observe_telemetry(running->metrics->meter(), [running] { return running->describe(); });
   // Kept to the end of the process: an exporter thread that hangs may outlive shutdown().
   static auto* const handles = new std::vector<std::unique_ptr<Telemetry>>;
   handles->push_back(std::unique_ptr<Telemetry>(new Telemetry(std::move(state))));
@@ -190,6 +252,8 @@ Telemetry& Telemetry::init(TelemetryOptions options) {
   static const int at_exit = std::atexit(&shut_down_at_exit);
   static_cast<void>(at_exit);
   active.store(telemetry);
+  if (exports && running->options.handles_signals) signal_hook::install();
+  if (running->logs) install_log_queue(running->logs.get());
   enable(running->options.groups);
   return *telemetry;
 }
@@ -199,29 +263,40 @@ Telemetry* Telemetry::get() {
   return telemetry != nullptr && telemetry->state_->pid == getpid() ? telemetry : nullptr;
 }
 
+bool Telemetry::is_exporting() const { return state_->pipeline->exports(); }
+
 void Telemetry::set_groups(GroupMask groups) {
   if (get() == this) enable(groups);
 }
+
+Meter* Telemetry::meter(std::string_view scope) { return state_->metrics ? &state_->metrics->meter(scope) : nullptr; }
+
+LogQueue* Telemetry::logs() { return state_->logs.get(); }
 
 bool Telemetry::force_flush(std::chrono::milliseconds timeout) {
   if (get() != this) return true;
   std::unique_lock lock(state_->mutex);
   const std::uint64_t wanted = ++state_->flushes_requested;
-  state_->wake.notify_all();
+  state_->woken.notify_all();
+  state_->pipeline->wake();
   return state_->done.wait_for(lock, timeout, [&] { return state_->flushes_done >= wanted; });
 }
 
 void Telemetry::shutdown(std::chrono::milliseconds timeout) {
   if (state_->pid != getpid() || state_->is_shut_down.exchange(true)) return;
   internal::deactivate_session(*state_->session);
+  signal_hook::restore();
+  if (state_->logs) install_log_queue(nullptr);
   Telemetry* expected = this;
   active.compare_exchange_strong(expected, nullptr);
   bool is_stopped = false;
   {
     std::unique_lock lock(state_->mutex);
     state_->is_stopping = true;
-    state_->wake.notify_all();
-    is_stopped = state_->done.wait_for(lock, timeout, [this] { return state_->is_stopped; });
+    state_->deadline = Clock::now() + timeout;
+    state_->woken.notify_all();
+    state_->pipeline->wake();
+    is_stopped = state_->done.wait_for(lock, timeout + kGrace, [this] { return state_->is_stopped; });
   }
   if (is_stopped) {
     state_->thread.join();
@@ -231,22 +306,28 @@ void Telemetry::shutdown(std::chrono::milliseconds timeout) {
                  static_cast<long long>(timeout.count()));
   }
   state_->session->header->is_shut_down.store(1, std::memory_order_release);
-  const TelemetryCounts lost = counts();
-  if (lost.overwritten + lost.refused + lost.failed_exports + lost.dropped_attributes == 0) return;
-  std::fprintf(
-      stderr,
-      "telemetry: of %llu spans %llu were overwritten, %llu refused, %llu not exported; %llu attributes had no room\n",
-      static_cast<unsigned long long>(lost.recorded), static_cast<unsigned long long>(lost.overwritten),
-      static_cast<unsigned long long>(lost.refused), static_cast<unsigned long long>(lost.failed_exports),
-      static_cast<unsigned long long>(lost.dropped_attributes));
+  report_losses(counts());
+}
+
+void Telemetry::discard_ring() {
+  if (!state_->is_shut_down.load() || state_->ring_path.empty()) return;
+  std::error_code ignored;
+  std::filesystem::remove(state_->ring_path, ignored);
+  std::filesystem::rename(internal::previous_ring_path(state_->ring_path), state_->ring_path, ignored);
 }
 
 TelemetryCounts Telemetry::counts() const {
-  const std::lock_guard lock(state_->mutex);
-  TelemetryCounts counts = state_->totals;
+  TelemetryCounts counts;
+  counts.signals = state_->pipeline->counts();
+  const ItemCounts& spans = counts.signals[static_cast<std::size_t>(otlp::Signal::kTraces)];
+  counts.exported = spans.exported;
+  counts.failed_exports = lost(spans);
   counts.recorded = internal::count_records(*state_->session);
   counts.refused = state_->session->refused.load();
   counts.dropped_attributes = state_->session->dropped_attributes.load();
+  const std::lock_guard lock(state_->mutex);
+  counts.overwritten = state_->num_overwritten;
+  counts.truncated = state_->num_truncated;
   return counts;
 }
 

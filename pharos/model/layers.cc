@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "pharos/config/derived.h"
+#include "pharos/model/flops.h"
 
 namespace pharos::model {
 namespace {
@@ -68,18 +69,6 @@ double output_deviation(const ModelConfig& config) {
   return config.init_method_std / std::sqrt(2.0 * static_cast<double>(*config.num_layers));
 }
 
-std::int64_t window_of_layer(const ModelConfig& config, std::int64_t layer) {
-  if (!config.window_size || config.window_size->front() < 0) return 0;
-  if (config.window_attn_skip_freq) {
-    if (const auto* every = std::get_if<std::int64_t>(&*config.window_attn_skip_freq)) {
-      if ((layer + 1) % *every == 0) return 0;
-    } else if (std::get<std::vector<std::int64_t>>(*config.window_attn_skip_freq)[layer] == 0) {
-      return 0;
-    }
-  }
-  return config.window_size->front() + 1;  // (left, right) counts the tokens before the token itself
-}
-
 bool recomputes_core_attention(const ModelConfig& config) {
   if (config.recompute_granularity != config::RecomputeGranularity::kSelective) return false;
   if (!config.recompute_modules) return true;
@@ -96,7 +85,7 @@ nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t l
   options.num_kv_heads = std::max<std::int64_t>(1, config::num_query_groups_or_default(config) / tensor_parallel);
   options.head_width = config::kv_channels_or_default(config);
   options.dropout = config.attention_dropout;
-  options.window = window_of_layer(config, layer);
+  options.window = attention_window(config, layer);
   options.fused = config.attention_backend != config::AttentionBackend::kUnfused &&
                   config.attention_backend != config::AttentionBackend::kLocal;
   options.softmax_in_fp32 = config.attention_softmax_in_fp32;

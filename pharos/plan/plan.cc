@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "pharos/base/text.h"
+#include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/derived.h"
 #include "pharos/model/flops.h"
 #include "pharos/plan/estimate_setup.h"
@@ -75,7 +76,7 @@ std::vector<std::string> notes_of(const RunConfig& config, const Plan& plan) {
 
 Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size) {
   const RunConfig& config = resolved.config;
-  const comm::Mesh mesh(world_size, parallel_sizes(config));
+  const comm::Mesh mesh(world_size, comm::parallel_sizes(config));
   Plan plan;
   plan.recipe = resolved.recipe_name;
   plan.mesh = mesh;

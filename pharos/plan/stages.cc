@@ -80,16 +80,6 @@ std::int64_t chunks_in_flight(std::int64_t pipeline_rank, std::int64_t num_pipel
   return std::min(warmup + 1, num_microbatches * num_chunks);
 }
 
-comm::ParallelSizes parallel_sizes(const config::RunConfig& config) {
-  const ModelConfig& model = config.model;
-  return {.tensor = model.tensor_model_parallel_size,
-          .context = model.context_parallel_size,
-          .pipeline = model.pipeline_model_parallel_size,
-          .expert = model.expert_model_parallel_size,
-          .expert_tensor = config::expert_tensor_parallel_size_or_default(model),
-          .tensor_pipeline_data_order = config.dist.use_tp_pp_dp_mapping};
-}
-
 std::int64_t smallest_world_size(const ModelConfig& model) {
   const auto at_least_one = [](std::int64_t size) { return std::max<std::int64_t>(1, size); };
   const std::int64_t pipeline = at_least_one(model.pipeline_model_parallel_size);

@@ -29,8 +29,6 @@ std::vector<ModelChunk> chunks_of(const std::vector<ModelChunk>& chunks, std::in
 std::int64_t chunks_in_flight(std::int64_t pipeline_rank, std::int64_t num_pipeline_ranks, std::int64_t num_chunks,
                               std::int64_t num_microbatches);
 
-comm::ParallelSizes parallel_sizes(const config::RunConfig& config);
-
 /// The fewest ranks that dense and expert layout can both be divided over: lcm(TP x PP x CP, ETP x EP x PP). Sizes
 /// below 1 count as 1.
 std::int64_t smallest_world_size(const config::ModelConfig& model);

@@ -33,7 +33,10 @@ class TrainingStage : public pipeline::StageRunner {
   void forward(int microbatch, int) override {
     PHAROS_SPAN(span, lens::Group::kMicrobatch, "megatron.microbatch.forward");
     const std::int64_t start = base::monotonic_ns();
-    const Microbatch batch = input_.microbatch(microbatch);
+    const Microbatch batch = [&] {
+      PHAROS_SPAN(wait_span, lens::Group::kDataLoading, "megatron.dataloader.wait");
+      return input_.microbatch(microbatch);
+    }();
     if (times_ != nullptr) times_->data_wait_ns += base::monotonic_ns() - start;
     nn::ForwardContext context;
     context.positions = batch.positions;

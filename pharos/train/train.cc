@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "pharos/base/clock.h"
+#include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/startup.h"
@@ -32,6 +33,13 @@ class TelemetryScope {
   ~TelemetryScope() {
     if (auto* telemetry = lens::Telemetry::get()) telemetry->shutdown();
   }
+  /// The run was refused before its first step: its ring must not push the last run's aside.
+  void discard() {
+    auto* telemetry = lens::Telemetry::get();
+    if (telemetry == nullptr) return;
+    telemetry->shutdown();
+    telemetry->discard_ring();
+  }
   TelemetryScope(const TelemetryScope&) = delete;
   TelemetryScope& operator=(const TelemetryScope&) = delete;
 };
@@ -40,9 +48,13 @@ void announce(const config::ResolvedConfig& resolved, const RunFolder& folder, b
   for (const auto& warning : resolved.warnings) console.line("note: " + warning);
   console.line(fmt::format("recipe {} · run folder {}", resolved.recipe_name, folder.path().string()));
   if (!resume) return;
-  for (const auto& difference : config::compare(config::load_run_yaml(folder.run_yaml()).config, resolved.config)) {
-    console.line(fmt::format("changed since the run began: {} was {}, is {}", difference.field, difference.left,
-                             difference.right));
+  try {
+    for (const auto& difference : config::compare(config::load_run_yaml(folder.run_yaml()).config, resolved.config)) {
+      console.line(fmt::format("changed since the run began: {} was {}, is {}", difference.field, difference.left,
+                               difference.right));
+    }
+  } catch (const base::UserError& error) {
+    console.line("warning: run.yaml of this run cannot be read and is written anew: " + error.parts().what);
   }
 }
 
@@ -56,8 +68,9 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   if (resolved.config.dist.num_threads > 0) at::set_num_threads(static_cast<int>(resolved.config.dist.num_threads));
   if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
   const RunFolder folder(options.run_folder, options.resume);
-  const TelemetryScope telemetry(resolved.config.telemetry, folder);
+  TelemetryScope telemetry(resolved.config.telemetry, folder);
   Console console(folder.log(), ::isatty(STDOUT_FILENO) != 0);
+  bool has_begun = false;
   try {
     announce(resolved, folder, options.resume, console);
     startup.finish_phase("initialize");
@@ -68,9 +81,11 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
     if (resolved.config.logger.save_config_filepath) {
       base::write_file_atomically(*resolved.config.logger.save_config_filepath, config::to_yaml(resolved));
     }
+    has_begun = true;
     return trainer.run();
   } catch (const std::exception& error) {
     console.log_only(std::string("error: ") + error.what());
+    if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry.discard();
     throw;
   }
 }

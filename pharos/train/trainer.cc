@@ -8,6 +8,7 @@
 #include "pharos/base/clock.h"
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
+#include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
@@ -16,20 +17,7 @@
 #include "pharos/train/forward_backward.h"
 
 namespace pharos::train {
-namespace {
-
 using lens::Group;
-
-comm::ParallelSizes parallel_sizes(const config::RunConfig& config) {
-  return {.tensor = config.model.tensor_model_parallel_size,
-          .context = config.model.context_parallel_size,
-          .pipeline = config.model.pipeline_model_parallel_size,
-          .expert = config.model.expert_model_parallel_size,
-          .expert_tensor = config::expert_tensor_parallel_size_or_default(config.model),
-          .tensor_pipeline_data_order = config.dist.use_tp_pp_dp_mapping};
-}
-
-}  // namespace
 
 Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
                  Console& console, lens::StartupRecord& startup)
@@ -39,7 +27,7 @@ Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder
       options_(options),
       console_(console),
       startup_(startup),
-      mesh_(1, parallel_sizes(resolved.config)),
+      mesh_(1, comm::parallel_sizes(resolved.config)),
       batches_(optim::batch_schedule_options(resolved.config, 1)),
       train_iters_(config::total_train_iterations(resolved.config, 1)),
       progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress) {}

@@ -56,7 +56,10 @@ class Trainer {
   std::optional<double> evaluate(DataSplit split);
   void evaluate_and_report(DataSplit split, const std::string& place);
   void evaluate_at_end();
+  void start_checkpoint_section();
   void save();
+  /// Returns the bytes written.
+  std::int64_t write_checkpoint();
   bool saving_enabled() const;
   bool is_skipped_by_request(std::int64_t iteration) const;
   base::ExitCode leave(const ExitDecision& decision);
@@ -88,6 +91,7 @@ class Trainer {
   lens::ManagedSpan startup_span_;
   std::optional<std::filesystem::path> loaded_from_;
   std::int64_t last_saved_step_ = -1;
+  int num_saves_ = 0;
   double largest_loss_ = 0;
   bool first_step_pending_ = true;
 };

@@ -1,10 +1,12 @@
 // The loop of a Trainer: steps, evaluation, saving, leaving (order of one pass: megatron-telemetry.md 1.4).
+#include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "pharos/base/clock.h"
+#include "pharos/base/memory.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/span.h"
@@ -16,6 +18,21 @@
 namespace pharos::train {
 
 using lens::Group;
+
+namespace {
+
+/// Megatron prints the memory after the first three saves of a process.
+constexpr int kReportedSaves = 3;
+
+/// Most memory that was ever allocated on `device`; on the CPU: resident in this process.
+std::int64_t peak_memory_bytes(const at::Device& device) {
+  if (device.is_cpu()) return base::process_memory().peak_resident_bytes;
+  const auto index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(index);
+  return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+}
+
+}  // namespace
 
 base::ExitCode Trainer::run() {
   const SignalWatch signals(config_.train);
@@ -31,6 +48,7 @@ base::ExitCode Trainer::run() {
   }
   while (state_.step < train_iters_ && !validation.skip_train) {
     intervals.next_pass();
+    start_checkpoint_section();
     if (is_skipped_by_request(state_.step + 1)) {
       skip_iteration();
       continue;
@@ -59,6 +77,7 @@ base::ExitCode Trainer::run() {
     if (!signalled && interval && *interval > 0 && state_.step % *interval == 0) save();
     if (decision && state_.step < train_iters_) return leave(*decision);
   }
+  { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   intervals.finish();
   if (!validation.skip_train && saving_enabled() && last_saved_step_ != state_.step) save();
   evaluate_at_end();
@@ -81,7 +100,7 @@ void Trainer::after_iteration(const StepRecord& executed) {
   }
   if (first_step_pending_) first_step_done();
   PHAROS_SPAN(log_span, Group::kStep, "megatron.train.log", {lens::kGoodput, true});
-  reporter_->step(record);
+  reporter_->step(record, peak_memory_bytes(device()));
 }
 
 double Trainer::params_norm() {
@@ -140,9 +159,28 @@ void Trainer::evaluate_at_end() {
     evaluate_and_report(DataSplit::kTest, fmt::format("iteration {} on test set", state_.step));
 }
 
+/// Saves are finished when save() returns: these two spans of every pass, which Megatron's readers expect, hold
+/// nothing.
+void Trainer::start_checkpoint_section() {
+  { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.ft_heartbeat", {lens::kGoodput, true}); }
+  { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.save.finalize", {lens::kGoodput, true}); }
+}
+
 void Trainer::save() {
   PHAROS_SPAN(exposed, Group::kCheckpoint, "megatron.checkpoint.exposed_save", {lens::kGoodput, true},
               {"megatron.iteration", state_.step});
+  const std::int64_t start = base::monotonic_ns();
+  const std::int64_t size_bytes = write_checkpoint();
+  const std::int64_t duration_ns = base::monotonic_ns() - start;
+  if (num_saves_++ < kReportedSaves) {
+    PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.report_memory", {lens::kGoodput, true});
+    reporter_->memory(fmt::format("after saving checkpoint of iteration {}", state_.step));
+  }
+  PHAROS_SPAN(span, Group::kStep, "megatron.checkpoint.timers_log", {lens::kGoodput, true});
+  reporter_->checkpoint(state_.step, size_bytes, duration_ns);
+}
+
+std::int64_t Trainer::write_checkpoint() {
   PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.save", {lens::kGoodput, true},
               {"megatron.iteration", state_.step});
   state_.scheduler = schedule_->save();
@@ -154,16 +192,13 @@ void Trainer::save() {
   options.run_config_yaml = config::to_yaml(resolved_);
   checkpoint::Contents what = contents();
   if (!config_.checkpoint.save_optim) what.state.clear();
-  const std::int64_t start = base::monotonic_ns();
   const checkpoint::SaveResult result = checkpoint::save(what, state_, options, mesh_, 0);
   last_saved_step_ = state_.step;
   progress_.append(saved_checkpoint_event(
       state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
       state_.floating_point_operations_so_far, state_.consumed_train_samples * config_.model.seq_length));
   console_.line(render_saved_line(base::wall_ns(), state_.step, options.save.string()));
-  metrics_->append({{"step", state_.step},
-                    {"checkpoint_bytes", result.size_bytes},
-                    {"checkpoint_ms", static_cast<double>(base::monotonic_ns() - start) / 1e6}});
+  return static_cast<std::int64_t>(result.size_bytes);
 }
 
 base::ExitCode Trainer::leave(const ExitDecision& decision) {

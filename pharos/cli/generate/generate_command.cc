@@ -12,6 +12,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/cli/generate/generate_source.h"
+#include "pharos/cli/integer_option.h"
 #include "pharos/model/generate.h"
 
 namespace pharos::cli {
@@ -244,19 +245,26 @@ void add_generate_command(CLI::App& app) {
       ->allow_extra_args(false)
       ->excludes(prompt);
   auto& options = arguments->options;
-  command->add_option("--max-tokens", options.max_tokens, "Most tokens to generate")->capture_default_str();
+  command->add_option("--max-tokens", options.max_tokens, "Most tokens to generate")
+      ->check(fits_64_bits())
+      ->capture_default_str();
   command
       ->add_option("--temperature", options.sampling.temperature,
                    "Divides the logits; 0 always takes the most probable token")
       ->capture_default_str();
   command->add_option("--top-k", options.sampling.top_k, "Draw from the K most probable tokens; 0: from all")
+      ->check(fits_64_bits())
       ->capture_default_str();
   command
       ->add_option("--top-p", options.sampling.top_p,
                    "Draw from the fewest tokens that reach this probability; 1: from all")
       ->capture_default_str();
-  command->add_option("--seed", options.seed, "The same seed gives the same text")->capture_default_str();
-  command->add_option("--num-samples", arguments->num_samples, "Independent continuations")->capture_default_str();
+  command->add_option("--seed", options.seed, "The same seed gives the same text")
+      ->check(fits_64_bits())
+      ->capture_default_str();
+  command->add_option("--num-samples", arguments->num_samples, "Independent continuations")
+      ->check(fits_64_bits())
+      ->capture_default_str();
   command->add_flag("!--no-stream", arguments->is_streaming, "Print when done instead of token by token");
   command->add_flag("--json", arguments->as_json, "One JSON object a sample, with token ids and times");
   command->callback([arguments] { run_generate(*arguments); });

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "pharos/base/error.h"
+#include "pharos/base/text.h"
 #include "pharos/config/overrides/override_casts.h"
 
 namespace pharos::config {
@@ -61,7 +62,8 @@ class Parser {
 
   [[noreturn]] void fail(const std::string& rule, const std::string& fix) const {
     throw base::UserError({.what = "Cannot read the override `" + std::string(text_.substr(0, 200)) + "`: " + rule +
-                                   " at column " + std::to_string(position_ + 1) + ".",
+                                   " at column " +
+                                   std::to_string(base::count_characters(text_.substr(0, position_)) + 1) + ".",
                            .where = "command line",
                            .fix = fix});
   }

@@ -60,7 +60,7 @@ void declare_logger(std::vector<Field>& fields) {
   logger.field("skip_train_metrics_log", &C::skip_train_metrics_log, "no log line for training steps");
   logger
       .field("peak_tflops_per_device", &C::peak_tflops_per_device,
-             "hardware peak that MFU refers to; unset: measured or known")
+             "hardware peak that MFU refers to; unset: no MFU is printed")
       .unit("TFLOP/s")
       .above(0)
       .own();

@@ -131,7 +131,10 @@ void declare_profiling(std::vector<Field>& fields) {
 void declare_telemetry(std::vector<Field>& fields) {
   SectionBuilder telemetry(fields, "telemetry", &RunConfig::telemetry);
   using T = TelemetryConfig;
-  telemetry.field("enabled", &T::enabled, "export spans, metrics and logs").own();
+  telemetry
+      .field("enabled", &T::enabled,
+             "send spans, metrics and logs to where OTEL_EXPORTER_OTLP_* says (docs/observability)")
+      .own();
   telemetry.field("service_name", &T::service_name, "service.name of everything exported").own();
   telemetry
       .field("span_groups", &T::span_groups,

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "pharos/base/error.h"
 #include "pharos/config/overrides/value.h"
 #include "pharos/config/validate/rule_checker.h"
+#include "pharos/lens/group.h"
 
 namespace pharos::config {
 namespace {
@@ -129,6 +131,14 @@ void check_trackers(RuleChecker& check) {
   }
 }
 
+void check_telemetry(RuleChecker& check) {
+  try {
+    lens::parse_groups(check.config().telemetry.span_groups);
+  } catch (const base::UserError& error) {
+    check.fail({"telemetry.span_groups"}, error.parts().what, error.parts().fix);
+  }
+}
+
 }  // namespace
 
 void check_data(RuleChecker& check) {
@@ -159,6 +169,7 @@ void check_data(RuleChecker& check) {
 }
 
 void check_system(RuleChecker& check) {
+  check_telemetry(check);
   const ProfilingConfig& profiling = check.config().profiling;
   check.require(!(profiling.use_nsys_profiler && profiling.use_pytorch_profiler),
                 {"profiling.use_nsys_profiler", "profiling.use_pytorch_profiler"},

@@ -16,6 +16,11 @@
 #include "pharos/lens/record/recorder.h"
 
 namespace pharos::lens::internal {
+
+std::filesystem::path previous_ring_path(std::filesystem::path path) {
+  return path.replace_extension(".previous.ring");
+}
+
 namespace {
 
 constexpr std::size_t kHeaderBytes = kPageBytes + kNamesBytes;
@@ -23,9 +28,7 @@ constexpr std::size_t kHeaderBytes = kPageBytes + kNamesBytes;
 void keep_previous(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return;
-  std::filesystem::path previous = path;
-  previous.replace_extension(".previous.ring");
-  std::filesystem::rename(path, previous, error);
+  std::filesystem::rename(path, previous_ring_path(path), error);
 }
 
 int open_file(const std::filesystem::path& path) {

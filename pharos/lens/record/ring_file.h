@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 
 namespace pharos::lens::internal {
 
 struct Session;
+
+/// Where the ring of the run before is kept.
+std::filesystem::path previous_ring_path(std::filesystem::path path);
 
 /// Makes the ring file of the session (an existing one becomes `rank_N.previous.ring`) and maps header and names. A
 /// folder that cannot be written is a UserError; a full disk is said on standard error and leaves the session in

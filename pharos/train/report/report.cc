@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/memory.h"
@@ -23,75 +25,106 @@ double utilisation(double flops, double seconds, double peak_tflops) {
 Reporter::Reporter(const config::RunConfig& config, std::int64_t train_iters, Console& console, MetricsLog& metrics)
     : config_(config), train_iters_(train_iters), console_(console), metrics_(metrics) {}
 
-void Reporter::step(const StepRecord& record) {
-  ++interval_steps_;
-  interval_ns_ += record.step_time_ns;
-  interval_flops_ += record.flops;
-  const bool is_finite = std::isfinite(record.loss);
+void Reporter::add(const StepRecord& record) {
+  ++interval_.steps;
+  interval_.duration_ns += record.step_time_ns;
+  interval_.flops += record.flops;
   if (record.skipped) {
-    ++interval_skipped_;
-    if (!is_finite) ++interval_nan_;
+    ++interval_.skipped;
+    if (!std::isfinite(record.loss)) ++interval_.nan;
   } else {
-    ++interval_advanced_;
-    interval_loss_ += record.loss;
+    ++interval_.advanced;
+    interval_.loss += record.loss;
   }
+}
+
+void Reporter::step(const StepRecord& record, std::int64_t peak_memory_bytes) {
+  add(record);
   const double seconds = static_cast<double>(record.step_time_ns) / 1e9;
+  const std::int64_t tokens = record.global_batch_size * config_.model.seq_length;
   // The first step carries one-time work; a moving average follows changes of speed within some twenty steps.
-  smoothed_step_seconds_ = smoothed_step_seconds_ == 0 || interval_steps_ + record.step <= 3
+  smoothed_step_seconds_ = smoothed_step_seconds_ == 0 || interval_.steps + record.step <= 3
                                ? seconds
                                : 0.95 * smoothed_step_seconds_ + 0.05 * seconds;
   append_metrics(record);
+  telemetry_.step(record.data_wait_ns, tokens);
   const bool is_due = config_.logger.log_interval > 0 && record.step % config_.logger.log_interval == 0;
-  if ((is_due || !any_line_) && !config_.logger.skip_train_metrics_log) print_interval(record);
+  if (is_due || !any_line_) {
+    if (!config_.logger.skip_train_metrics_log) print_interval(record);
+    record_interval(record, peak_memory_bytes);
+    any_line_ = true;
+  }
+  if (is_due) {
+    interval_ = {};
+    recorded_skipped_ = recorded_nan_ = 0;
+  }
   const auto memory_interval = config_.logger.log_memory_interval;
-  if (memory_interval && record.step % *memory_interval == 0) print_memory(record.step);
-  const double tokens = static_cast<double>(record.global_batch_size * config_.model.seq_length);
-  console_.progress({record.step, train_iters_, record.loss, smoothed_step_seconds_, tokens / smoothed_step_seconds_});
+  if (memory_interval && record.step % *memory_interval == 0) memory(fmt::format("after {} iterations", record.step));
+  console_.progress({record.step, train_iters_, record.loss, smoothed_step_seconds_,
+                     static_cast<double>(tokens) / smoothed_step_seconds_});
+}
+
+/// With every iteration skipped there is no average; the last loss says more than nothing.
+double Reporter::interval_loss(const StepRecord& record) const {
+  return interval_.advanced > 0 ? interval_.loss / static_cast<double>(interval_.advanced) : record.loss;
 }
 
 void Reporter::print_interval(const StepRecord& record) {
-  const double seconds = static_cast<double>(interval_ns_) / 1e9 / static_cast<double>(interval_steps_);
   LogLine line;
   line.wall_ns = base::wall_ns();
   line.iteration = record.step;
   line.train_iters = train_iters_;
   line.consumed_samples = record.consumed_samples;
   line.skipped_samples = record.skipped_samples;
-  line.elapsed_ms_per_iteration = seconds * 1e3;
-  const double tflops = interval_flops_ / static_cast<double>(interval_steps_) / seconds / 1e12;
-  if (config_.logger.log_throughput) line.tflops_per_device = tflops;
+  line.elapsed_ms_per_iteration = interval_.mean_seconds() * 1e3;
+  if (config_.logger.log_throughput) line.tflops_per_device = interval_.tflops();
   line.learning_rate = record.next_learning_rate;
   line.global_batch_size = record.global_batch_size;
-  // With every iteration skipped there is no average; the last loss says more than nothing.
-  line.losses = {
-      {"lm loss", interval_advanced_ > 0 ? interval_loss_ / static_cast<double>(interval_advanced_) : record.loss}};
+  line.losses = {{"lm loss", interval_loss(record)}};
   line.loss_scale = record.loss_scale;
   line.grad_norm = record.grad_norm;
   line.num_zeros = record.num_zeros;
   line.params_norm = record.params_norm;
-  line.num_skipped_iterations = interval_skipped_;
-  line.num_nan_iterations = interval_nan_;
+  line.num_skipped_iterations = interval_.skipped;
+  line.num_nan_iterations = interval_.nan;
   console_.log_line(render_log_line(line));
-  if (config_.logger.log_throughput) {
-    std::string text = fmt::format("Step Time : {:.2f}s GPU utilization: {:.1f}MODEL_TFLOP/s/GPU", seconds, tflops);
-    if (config_.logger.peak_tflops_per_device) {
-      const double peak = *config_.logger.peak_tflops_per_device;
-      const double full = record.full_attention_flops / std::max(record.flops, 1.0);
-      text += fmt::format(" MFU: {:.1f}% MFU with full attention: {:.1f}%", 100 * tflops / peak,
-                          100 * tflops * full / peak);
-    }
-    console_.log_line(text);
+  if (!config_.logger.log_throughput) return;
+  const double tflops = interval_.tflops();
+  std::string text =
+      fmt::format("Step Time : {:.2f}s GPU utilization: {:.1f}MODEL_TFLOP/s/GPU", interval_.mean_seconds(), tflops);
+  if (config_.logger.peak_tflops_per_device) {
+    const double peak = *config_.logger.peak_tflops_per_device;
+    const double full = record.full_attention_flops / std::max(record.flops, 1.0);
+    text +=
+        fmt::format(" MFU: {:.1f}% MFU with full attention: {:.1f}%", 100 * tflops / peak, 100 * tflops * full / peak);
   }
-  any_line_ = true;
-  interval_steps_ = interval_advanced_ = interval_skipped_ = interval_nan_ = interval_ns_ = 0;
-  interval_loss_ = interval_flops_ = 0;
+  console_.log_line(text);
 }
 
-void Reporter::print_memory(std::int64_t step) {
+/// The metrics of megatron-telemetry.md section 3, after the line as there. Counters count nothing twice.
+void Reporter::record_interval(const StepRecord& record, std::int64_t peak_memory_bytes) {
+  const double seconds = interval_.mean_seconds();
+  lens::TrainingSample sample;
+  sample.step_duration_ms = seconds * 1e3;
+  sample.loss = interval_loss(record);
+  if (config_.logger.log_throughput) sample.throughput_tflops = interval_.tflops();
+  sample.grad_norm = record.grad_norm;
+  sample.skipped_iters = interval_.skipped - std::exchange(recorded_skipped_, interval_.skipped);
+  sample.nan_iterations = interval_.nan - std::exchange(recorded_nan_, interval_.nan);
+  sample.learning_rate = record.next_learning_rate;
+  if (seconds > 0) {
+    sample.tokens_per_sec = static_cast<double>(record.global_batch_size * config_.model.seq_length) / seconds;
+  }
+  sample.memory_allocated_gb = static_cast<double>(peak_memory_bytes) / 0x1p30;
+  sample.loss_scale = record.loss_scale;
+  telemetry_.record(sample);
+}
+
+void Reporter::memory(const std::string& when) {
   const base::ProcessMemory memory = base::process_memory();
-  console_.log_line(fmt::format(
-      "[Rank 0] (after {} iterations) memory (GB) | resident: {:.3f} | max resident: {:.3f} |", step,
-      static_cast<double>(memory.resident_bytes) / 1e9, static_cast<double>(memory.peak_resident_bytes) / 1e9));
+  console_.log_line(fmt::format("[Rank 0] ({}) memory (GB) | resident: {:.3f} | max resident: {:.3f} |", when,
+                                static_cast<double>(memory.resident_bytes) / 1e9,
+                                static_cast<double>(memory.peak_resident_bytes) / 1e9));
 }
 
 void Reporter::append_metrics(const StepRecord& record) {
@@ -131,6 +164,12 @@ void Reporter::evaluation(const std::string& place, const std::string& metric, s
                           std::int64_t duration_ns) {
   console_.line(render_validation_lines(place, loss));
   metrics_.append({{"step", step}, {metric, loss}, {"evaluation_ms", milliseconds(duration_ns)}});
+  if (metric == "validation_loss") telemetry_.evaluation(loss);
+}
+
+void Reporter::checkpoint(std::int64_t step, std::int64_t size_bytes, std::int64_t duration_ns) {
+  metrics_.append({{"step", step}, {"checkpoint_bytes", size_bytes}, {"checkpoint_ms", milliseconds(duration_ns)}});
+  telemetry_.checkpoint(static_cast<double>(duration_ns) / 1e9, static_cast<double>(size_bytes));
 }
 
 }  // namespace pharos::train

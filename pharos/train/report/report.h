@@ -9,6 +9,7 @@
 #include "pharos/train/report/log_line.h"
 #include "pharos/train/report/metrics_log.h"
 #include "pharos/train/report/progress.h"
+#include "pharos/train/report/telemetry_feed.h"
 
 namespace pharos::train {
 
@@ -40,24 +41,37 @@ class Reporter {
  public:
   Reporter(const config::RunConfig& config, std::int64_t train_iters, Console& console, MetricsLog& metrics);
 
-  void step(const StepRecord& record);
+  /// peak_memory_bytes: of the device, or of the process where it computes on the CPU.
+  void step(const StepRecord& record, std::int64_t peak_memory_bytes);
   /// place: "iteration 100", …; `metric`: "validation_loss" or "test_loss".
   void evaluation(const std::string& place, const std::string& metric, std::int64_t step, double loss,
                   std::int64_t duration_ns);
+  /// A line with the memory of the process; when: "after 100 iterations".
+  void memory(const std::string& when);
+  void checkpoint(std::int64_t step, std::int64_t size_bytes, std::int64_t duration_ns);
 
  private:
+  /// Sums over the steps since the last line that was due; Megatron's extra line of the first step takes nothing away.
+  struct Interval {
+    std::int64_t steps = 0, advanced = 0, skipped = 0, nan = 0;
+    std::int64_t duration_ns = 0;
+    double loss = 0, flops = 0;
+    double mean_seconds() const { return static_cast<double>(duration_ns) / 1e9 / static_cast<double>(steps); }
+    double tflops() const { return flops / static_cast<double>(steps) / mean_seconds() / 1e12; }
+  };
+  void add(const StepRecord& record);
+  double interval_loss(const StepRecord& record) const;
   void print_interval(const StepRecord& record);
-  void print_memory(std::int64_t step);
+  void record_interval(const StepRecord& record, std::int64_t peak_memory_bytes);
   void append_metrics(const StepRecord& record);
 
   const config::RunConfig& config_;
   std::int64_t train_iters_;
   Console& console_;
   MetricsLog& metrics_;
-  // Of the log interval that runs.
-  std::int64_t interval_steps_ = 0, interval_advanced_ = 0, interval_skipped_ = 0, interval_nan_ = 0;
-  std::int64_t interval_ns_ = 0;
-  double interval_loss_ = 0, interval_flops_ = 0;
+  TelemetryFeed telemetry_;
+  Interval interval_;
+  std::int64_t recorded_skipped_ = 0, recorded_nan_ = 0;  ///< of this interval, counted in metrics already
   bool any_line_ = false;
   double smoothed_step_seconds_ = 0;
 };
