@@ -18,10 +18,10 @@ void widen(std::uint64_t count_before, double value, double& min, double& max) {
 }  // namespace
 
 ExplicitHistogram::ExplicitHistogram(const std::vector<double>& bounds)
-    : bounds_(bounds), counts_(bounds.size() + 1), exemplars_(bounds.size() + 1) {}
+    : bounds_(&bounds), counts_(bounds.size() + 1), exemplars_(bounds.size() + 1) {}
 
 std::size_t ExplicitHistogram::bucket_of(double value) const {
-  return static_cast<std::size_t>(std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin());
+  return static_cast<std::size_t>(std::lower_bound(bounds_->begin(), bounds_->end(), value) - bounds_->begin());
 }
 
 void ExplicitHistogram::record(double value) {
@@ -42,7 +42,7 @@ HistogramPoint ExplicitHistogram::collect() {
     point.max = max_;
   }
   point.bucket_counts = counts_;
-  point.bounds = bounds_;
+  point.bounds = *bounds_;
   for (std::optional<Exemplar>& exemplar : exemplars_) {
     if (exemplar) point.exemplars.push_back(*std::exchange(exemplar, std::nullopt));
   }

@@ -29,7 +29,7 @@ class ExplicitHistogram {
  private:
   std::size_t bucket_of(double value) const;
 
-  const std::vector<double>& bounds_;
+  const std::vector<double>* bounds_;
   std::vector<std::uint64_t> counts_;
   std::vector<std::optional<Exemplar>> exemplars_;
   std::uint64_t count_ = 0;
