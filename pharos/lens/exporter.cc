@@ -5,50 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
-
-#include "pharos/base/clock.h"
 
 namespace pharos::lens {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-Json to_json(const StoredValue& value) {
-  if (const double* number = std::get_if<double>(&value); number != nullptr && !std::isfinite(*number)) {
-    return std::isnan(*number) ? "NaN" : *number > 0 ? "Infinity" : "-Infinity";
-  }
-  return std::visit([](const auto& typed) { return Json(typed); }, value);
-}
-
-Json to_json(const StoredAttributes& attributes) {
-  Json object = Json::object();
-  for (const auto& [key, value] : attributes) object[key] = to_json(value);
-  return object;
-}
-
-std::string hexadecimal(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-Json to_json(const SpanContext& context) {
-  return {{"trace_id", "0x" + hexadecimal(context.trace_id_high) + hexadecimal(context.trace_id_low)},
-          {"span_id", "0x" + hexadecimal(context.span_id)},
-          {"trace_state", "[]"}};
-}
-
-Json status_json(const SpanData& span) {
-  constexpr const char* kNames[] = {"UNSET", "OK", "ERROR"};
-  Json status = {{"status_code", kNames[static_cast<int>(span.status)]}};
-  if (span.status == StatusCode::kError) status["description"] = span.status_description;
-  return status;
-}
 
 /// Writes all of `text`; throws what the system said. Returns normally only when all is written.
 void write_all(int descriptor, const std::string& text) {
@@ -61,10 +22,11 @@ void write_all(int descriptor, const std::string& text) {
   }
 }
 
-std::string to_json_lines(const std::vector<SpanData>& spans, const Resource& resource) {
+template <typename Record>
+std::string to_json_lines(const std::vector<Record>& records, const Resource& resource) {
   std::string text;
-  for (const SpanData& span : spans) {
-    text += to_json_line(span, resource);
+  for (const Record& record : records) {
+    text += to_json_line(record, resource);
     text += '\n';
   }
   return text;
@@ -77,22 +39,30 @@ class ConsoleExporter : public Exporter {
   void export_spans(const std::vector<SpanData>& spans, const Resource& resource) override {
     write_all(descriptor_, to_json_lines(spans, resource));
   }
+  void export_metrics(const MetricsData& metrics, const Resource& resource) override {
+    if (!metrics.empty()) write_all(descriptor_, to_json_line(metrics, resource) + '\n');
+  }
+  void export_logs(const std::vector<LogData>& logs, const Resource& resource) override {
+    write_all(descriptor_, to_json_lines(logs, resource));
+  }
 
  private:
   int descriptor_;
 };
 
-class FileExporter : public Exporter {
+/// A file of whole lines; an empty path swallows them.
+class LineFile {
  public:
-  explicit FileExporter(std::filesystem::path path) : path_(std::move(path)) {}
-  ~FileExporter() override { close_file(); }
-  std::string name() const override { return "file " + path_.string(); }
+  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+  ~LineFile() { close_file(); }
+  LineFile(const LineFile&) = delete;
 
-  void export_spans(const std::vector<SpanData>& spans, const Resource& resource) override {
+  void append(const std::string& lines) {
+    if (path_.empty() || lines.empty()) return;
     open_file();
     const off_t size_before = lseek(descriptor_, 0, SEEK_END);
     try {
-      write_all(descriptor_, to_json_lines(spans, resource));
+      write_all(descriptor_, lines);
     } catch (const std::exception&) {
       // A line cut in two would spoil the next one; where truncation fails too (a device, a pipe) nothing is lost by
       // it.
@@ -117,40 +87,47 @@ class FileExporter : public Exporter {
   int descriptor_ = -1;
 };
 
-}  // namespace
+class FileExporter : public Exporter {
+ public:
+  explicit FileExporter(const ExportFiles& files)
+      : name_("file " + files.spans.string()), spans_(files.spans), metrics_(files.metrics), logs_(files.logs) {}
+  std::string name() const override { return name_; }
+  void export_spans(const std::vector<SpanData>& spans, const Resource& resource) override {
+    spans_.append(to_json_lines(spans, resource));
+  }
+  void export_metrics(const MetricsData& metrics, const Resource& resource) override {
+    if (!metrics.empty()) metrics_.append(to_json_line(metrics, resource) + '\n');
+  }
+  void export_logs(const std::vector<LogData>& logs, const Resource& resource) override {
+    logs_.append(to_json_lines(logs, resource));
+  }
 
-std::string to_json_line(const SpanData& span, const Resource& resource) {
-  const auto time = [&resource](std::int64_t monotonic_ns) {
-    return base::format_utc_time(resource.to_wall_ns(monotonic_ns));
-  };
-  Json line;
-  line["name"] = span.name;
-  line["context"] = to_json(span.context);
-  line["kind"] = "SpanKind.INTERNAL";
-  line["parent_id"] = span.parent_span_id != 0 ? Json("0x" + hexadecimal(span.parent_span_id)) : Json(nullptr);
-  line["start_time"] = time(span.start_ns);
-  line["end_time"] = span.end_ns != 0 ? Json(time(span.end_ns)) : Json(nullptr);
-  line["status"] = status_json(span);
-  line["attributes"] = to_json(span.attributes);
-  line["events"] = Json::array();
-  for (const SpanEvent& event : span.events) {
-    line["events"].push_back(
-        {{"name", event.name}, {"timestamp", time(event.time_ns)}, {"attributes", to_json(event.attributes)}});
-  }
-  line["links"] = Json::array();
-  for (const SpanContext& link : span.links) {
-    line["links"].push_back({{"context", to_json(link)}, {"attributes", Json::object()}});
-  }
-  line["resource"] = {{"attributes", to_json(resource.attributes)}, {"schema_url", ""}};
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+ private:
+  std::string name_;
+  LineFile spans_;
+  LineFile metrics_;
+  LineFile logs_;
+};
+
+}  // namespace
 
 std::shared_ptr<Exporter> make_console_exporter(int descriptor) {
   return std::make_shared<ConsoleExporter>(descriptor);
 }
 
+ExportFiles export_files_beside(const std::filesystem::path& spans) {
+  const std::string name = spans.filename().string();
+  const auto beside = [&](const std::string& signal) {
+    const bool is_named_so = name.starts_with("spans");
+    return spans.parent_path() / (is_named_so ? signal + name.substr(5) : signal + "_" + name);
+  };
+  return {.spans = spans, .metrics = beside("metrics"), .logs = beside("logs")};
+}
+
+std::shared_ptr<Exporter> make_file_exporter(const ExportFiles& files) { return std::make_shared<FileExporter>(files); }
+
 std::shared_ptr<Exporter> make_file_exporter(std::filesystem::path path) {
-  return std::make_shared<FileExporter>(std::move(path));
+  return make_file_exporter(export_files_beside(path));
 }
 
 void MemoryExporter::export_spans(const std::vector<SpanData>& spans, const Resource& resource) {

@@ -34,11 +34,25 @@ class Exporter {
   virtual void export_logs(const std::vector<LogData>& /*logs*/, const Resource& /*resource*/) {}
 };
 
-/// JSON lines to a file descriptor, for the console 1. A batch is one write.
+/// JSON lines of all three signals to a file descriptor, for the console 1. A batch is one write.
 std::shared_ptr<Exporter> make_console_exporter(int descriptor = 1);
 
-/// JSON lines appended to `path`; opened at the first batch, again after a failure. A line is whole or absent: what a
-/// full disk cut off is removed.
+/// A file for each signal; an empty path: that signal is not written.
+struct ExportFiles {
+  std::filesystem::path spans;
+  std::filesystem::path metrics;
+  std::filesystem::path logs;
+};
+
+/// Files of metrics and logs in the folder of `spans`: beside spans_rank_3.jsonl these are metrics_rank_3.jsonl and
+/// logs_rank_3.jsonl; of another name, metrics_NAME and logs_NAME.
+ExportFiles export_files_beside(const std::filesystem::path& spans);
+
+/// JSON lines appended to the files; each is opened at its first batch, again after a failure. A line is whole or
+/// absent: what a full disk cut off is removed.
+std::shared_ptr<Exporter> make_file_exporter(const ExportFiles& files);
+
+/// With export_files_beside(path).
 std::shared_ptr<Exporter> make_file_exporter(std::filesystem::path path);
 
 /// Keeps everything, for tests.

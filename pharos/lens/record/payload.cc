@@ -19,27 +19,6 @@ static_assert(sizeof(EntryHeader) == 4);
 
 constexpr std::string_view kCutMark = "…";
 
-bool is_redacted_key(std::string_view key) {
-  switch (key.size()) {
-    case 3:
-      return key == "key";
-    case 4:
-      return key == "text";
-    case 5:
-      return key == "token";
-    case 6:
-      return key == "prompt" || key == "secret";
-    case 8:
-      return key == "password";
-    case 10:
-      return key == "input_text";
-    case 11:
-      return key == "output_text";
-    default:
-      return false;
-  }
-}
-
 /// Room for a value after the header and key of one more entry; negative if even those do not fit.
 std::ptrdiff_t room(const RecordBody& body, std::string_view key) {
   return static_cast<std::ptrdiff_t>(kPayloadBytes) - body.payload_bytes -
@@ -179,6 +158,27 @@ SpanEvent decode_exception(std::string_view value) {
 }
 
 }  // namespace
+
+bool is_redacted_key(std::string_view key) {
+  switch (key.size()) {
+    case 3:
+      return key == "key";
+    case 4:
+      return key == "text";
+    case 5:
+      return key == "token";
+    case 6:
+      return key == "prompt" || key == "secret";
+    case 8:
+      return key == "password";
+    case 10:
+      return key == "input_text";
+    case 11:
+      return key == "output_text";
+    default:
+      return false;
+  }
+}
 
 void append_attribute(RecordBody& body, std::string_view key, const AttributeValue& value) {
   if (key.empty()) return;

@@ -12,6 +12,9 @@ namespace pharos::lens::internal {
 /// Longest text of an attribute or description; longer ones are cut at a UTF-8 boundary and end in "…".
 inline constexpr std::size_t kMaxTextBytes = 160;
 
+/// True for keys whose text is never recorded (lens.md section 5.3).
+bool is_redacted_key(std::string_view key);
+
 /// Appends an attribute; one that does not fit is counted in the body.
 void append_attribute(RecordBody& body, std::string_view key, const AttributeValue& value);
 
