@@ -38,7 +38,8 @@ SpanContext sample_context(int index) {
 }
 
 SpanData sample_span(int index) {
-  SpanData span{.name = "probe.step"};
+  SpanData span;
+  span.name = "probe.step";
   span.scope = index % 2 == 0 ? Scope::kHelpers : Scope::kLens;
   span.context = sample_context(index);
   if (index > 0) span.parent_span_id = sample_context(0).span_id;

@@ -57,15 +57,16 @@ bool parse_url(const std::string& text, std::string_view default_scheme, Url& ur
     problem = "it has no host";
     return false;
   }
-  if (url.path.empty()) url.path = "/";
+  if (url.path.empty()) url.path.assign(1, '/');
   return true;
 }
 
 std::string to_string(const Url& url) {
-  std::string text = url.scheme + "://" + url.host;
-  if (!url.port.empty()) text += ":" + url.port;
-  text += url.path;
-  if (!url.query.empty()) text += "?" + url.query;
+  std::string text = url.scheme;
+  text.append("://").append(url.host);
+  if (!url.port.empty()) text.append(":").append(url.port);
+  text.append(url.path);
+  if (!url.query.empty()) text.append("?").append(url.query);
   return text;
 }
 
