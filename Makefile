@@ -3,13 +3,16 @@
 MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
 
-.PHONY: all quickstart test test-fast test-asan test-tsan bench format lint lint-changed install clean
+.PHONY: all quickstart telemetry-demo test test-fast test-asan test-tsan bench format lint lint-changed install clean
 all:
 	@tools/bootstrap build
 	@tools/build release
 
 quickstart:
 	@tools/quickstart
+
+telemetry-demo:
+	@tools/telemetry_demo
 
 test:
 	@tools/test
