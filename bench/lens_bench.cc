@@ -10,7 +10,10 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "pharos/lens/span.h"
 #include "pharos/lens/telemetry.h"
@@ -18,13 +21,19 @@
 namespace pharos::lens {
 namespace {
 
+/// Takes batches as a network exporter would and throws them away.
+class DiscardingExporter : public Exporter {
+ public:
+  std::string name() const override { return "discard"; }
+};
+
 /// Telemetry with its ring in a temporary file, as in a run.
 class RunningTelemetry {
  public:
-  explicit RunningTelemetry(GroupMask groups) {
+  explicit RunningTelemetry(GroupMask groups, std::vector<std::shared_ptr<Exporter>> exporters = {}) {
     std::string pattern = (std::filesystem::temp_directory_path() / "lens_bench_XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
-    telemetry_ = &Telemetry::init({.groups = groups, .run_folder = folder_});
+    telemetry_ = &Telemetry::init({.groups = groups, .run_folder = folder_, .exporters = std::move(exporters)});
   }
   ~RunningTelemetry() {
     telemetry_->shutdown();
@@ -35,6 +44,12 @@ class RunningTelemetry {
   std::filesystem::path folder_;
   Telemetry* telemetry_;
 };
+
+void gate_query(benchmark::State& state) {
+  const RunningTelemetry telemetry(group_bit(Group::kJob));
+  for (auto _ : state) benchmark::DoNotOptimize(is_span_group_enabled(Group::kStep));
+}
+BENCHMARK(gate_query);
 
 void site_without_telemetry(benchmark::State& state) {
   std::int64_t iteration = 0;
@@ -55,6 +70,14 @@ void site_of_disabled_group(benchmark::State& state) {
 }
 BENCHMARK(site_of_disabled_group);
 
+void span_without_attributes(benchmark::State& state) {
+  const RunningTelemetry telemetry(group_bit(Group::kStep));
+  for (auto _ : state) {
+    PHAROS_SPAN(span, Group::kStep, "bench.step");
+  }
+}
+BENCHMARK(span_without_attributes);
+
 void span_with_two_attributes(benchmark::State& state) {
   const RunningTelemetry telemetry(group_bit(Group::kStep));
   std::int64_t iteration = 0;
@@ -64,6 +87,70 @@ void span_with_two_attributes(benchmark::State& state) {
   }
 }
 BENCHMARK(span_with_two_attributes);
+
+void span_with_four_attributes(benchmark::State& state) {
+  const RunningTelemetry telemetry(group_bit(Group::kStep));
+  std::int64_t iteration = 0;
+  for (auto _ : state) {
+    PHAROS_SPAN(span, Group::kStep, "bench.step", {"megatron.iteration", iteration}, {kGoodput, true},
+                {"megatron.loss", 2.5}, {"megatron.schedule", "1f1b"});
+    benchmark::DoNotOptimize(++iteration);
+  }
+}
+BENCHMARK(span_with_four_attributes);
+
+/// What a span costs its own thread while another one drains and exports.
+void span_with_two_attributes_exported(benchmark::State& state) {
+  const RunningTelemetry telemetry(group_bit(Group::kStep), {std::make_shared<DiscardingExporter>()});
+  std::int64_t iteration = 0;
+  for (auto _ : state) {
+    PHAROS_SPAN(span, Group::kStep, "bench.step", {"megatron.iteration", iteration}, {kGoodput, true});
+    benchmark::DoNotOptimize(++iteration);
+  }
+}
+BENCHMARK(span_with_two_attributes_exported);
+
+void span_cm_with_two_attributes(benchmark::State& state) {
+  const RunningTelemetry telemetry(group_bit(Group::kStep));
+  std::int64_t iteration = 0;
+  for (auto _ : state) {
+    const SpanScope span = span_cm("bench.cold", {"megatron.iteration", iteration}, {kGoodput, true});
+    benchmark::DoNotOptimize(++iteration);
+  }
+}
+BENCHMARK(span_cm_with_two_attributes);
+
+void three_nested_spans(benchmark::State& state) {
+  const RunningTelemetry telemetry(group_bit(Group::kStep));
+  std::int64_t iteration = 0;
+  for (auto _ : state) {
+    PHAROS_SPAN(outer, Group::kStep, "bench.outer", {"megatron.iteration", iteration});
+    PHAROS_SPAN(middle, Group::kStep, "bench.middle", {"megatron.iteration", iteration});
+    PHAROS_SPAN(inner, Group::kStep, "bench.inner", {"megatron.iteration", iteration});
+    benchmark::DoNotOptimize(++iteration);
+  }
+}
+BENCHMARK(three_nested_spans);
+
+/// Made before and removed after the threads of a benchmark.
+std::unique_ptr<RunningTelemetry> shared_telemetry;
+
+/// items_per_second: spans of all threads together.
+void spans_of_eight_threads(benchmark::State& state) {
+  std::int64_t iteration = 0;
+  for (auto _ : state) {
+    PHAROS_SPAN(span, Group::kStep, "bench.step", {"megatron.iteration", iteration}, {kGoodput, true});
+    benchmark::DoNotOptimize(++iteration);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(spans_of_eight_threads)
+    ->Threads(8)
+    ->UseRealTime()
+    ->Setup([](const benchmark::State&) {
+      shared_telemetry = std::make_unique<RunningTelemetry>(group_bit(Group::kStep));
+    })
+    ->Teardown([](const benchmark::State&) { shared_telemetry.reset(); });
 
 void span_of_a_run_time_name(benchmark::State& state) {
   const RunningTelemetry telemetry(group_bit(Group::kStep));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/cli/trace_show.h"
 #include "pharos/lens/record/ring.h"
 
 namespace pharos::cli {
@@ -44,6 +45,19 @@ void dump(const std::string& path) {
   }
 }
 
+void add_show_command(CLI::App& trace_command) {
+  CLI::App* command =
+      trace_command.add_subcommand("show", "Where the time of a run went and which spans are open, from its rings");
+  auto options = std::make_shared<TraceShowOptions>();
+  command->add_option("path", options->path, "Run folder, or one ring file")->required();
+  command->add_option("--rank", options->rank, "Only this rank (default: every rank that has a ring)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", options->is_json, "One JSON object; durations in nanoseconds, shares as fractions");
+  command->add_option("--top", options->top, "Names in the totals, longest total first; 0: all")->capture_default_str();
+  command->add_option("--depth", options->depth, "Levels of the tree; 0: all")->capture_default_str();
+  command->callback([options] { show_trace(*options, std::cout); });
+}
+
 }  // namespace
 
 void add_trace_command(CLI::App& app) {
@@ -54,6 +68,7 @@ void add_trace_command(CLI::App& app) {
   auto path = std::make_shared<std::string>();
   dump_command->add_option("path", *path, "Ring file, or run folder (all its rings)")->required();
   dump_command->callback([path] { dump(*path); });
+  add_show_command(*command);
 }
 
 }  // namespace pharos::cli

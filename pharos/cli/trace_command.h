@@ -1,4 +1,4 @@
-// `pharos trace dump PATH`.
+// `pharos trace dump PATH`, `pharos trace show RUN`.
 #pragma once
 
 namespace CLI {

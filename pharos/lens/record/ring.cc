@@ -149,7 +149,11 @@ RingContents read_ring(const std::filesystem::path& path) {
   const std::uint32_t num_regions = std::min(header.num_regions.load(std::memory_order_acquire), internal::kMaxThreads);
   for (std::uint32_t i = 0; i < num_regions; ++i) {
     const std::size_t offset = header.regions_offset + i * header.region_bytes;
-    if (offset + header.region_bytes > file.size_bytes()) break;
+    if (offset + header.region_bytes > file.size_bytes()) {
+      // A thread that began to record after the file was mapped made it longer; the header is newer than the map.
+      if (std::filesystem::file_size(path) >= offset + header.region_bytes) break;
+      fail(path, "it was cut off after " + std::to_string(file.size_bytes()) + " bytes");
+    }
     const RegionReader region(file.data() + offset, header, names);
     region.read_open(contents);
     region.read_records(contents);

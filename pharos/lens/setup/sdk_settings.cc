@@ -147,7 +147,7 @@ void read_metrics(Reader& reader, SdkSettings& settings) {
       {"lowmemory", TemporalityPreference::kLowMemory}};
   reader.read_choice("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", kTemporalities, settings.temporality);
   static constexpr std::pair<const char*, HistogramAggregation> kAggregations[] = {
-      {"explicit_bucket_histogram", HistogramAggregation::kExplicitBuckets},
+      {"explicit_bucket_histogram", HistogramAggregation::kExplicit},
       {"base2_exponential_bucket_histogram", HistogramAggregation::kExponential}};
   reader.read_choice("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", kAggregations,
                      settings.histogram_aggregation);

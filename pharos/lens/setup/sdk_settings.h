@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pharos/lens/data/log_data.h"
+#include "pharos/lens/metrics/options.h"
 #include "pharos/lens/setup/environment.h"
 
 namespace pharos::lens {
@@ -38,12 +39,6 @@ struct LimitSettings {
   std::optional<std::int64_t> log_attribute_length = {};
 };
 
-enum class ExemplarFilter : std::uint8_t { kTraceBased, kAlwaysOn, kAlwaysOff };
-
-/// kLowMemory: counters and histograms delta, sums that are observed cumulative.
-enum class TemporalityPreference : std::uint8_t { kCumulative, kDelta, kLowMemory };
-enum class HistogramAggregation : std::uint8_t { kExplicitBuckets, kExponential };
-
 /// The queue of spans holds 65536 where the SDK's holds 2048: a profiled step ends thousands of spans at once, and a
 /// queued span is small here.
 struct SdkSettings {
@@ -56,7 +51,7 @@ struct SdkSettings {
   std::int64_t metric_timeout_ms = 30000;   ///< of one collection and export
   ExemplarFilter exemplar_filter = ExemplarFilter::kTraceBased;
   TemporalityPreference temporality = TemporalityPreference::kCumulative;
-  HistogramAggregation histogram_aggregation = HistogramAggregation::kExplicitBuckets;
+  HistogramAggregation histogram_aggregation = HistogramAggregation::kExplicit;
   bool propagates_trace_context = true;        ///< OTEL_PROPAGATORS; exporting ranks do both whatever it says
   bool propagates_baggage = true;              ///< (lens.md section 7.1)
   std::optional<Severity> logging_level = {};  ///< MEGATRON_LOGGING_LEVEL; nullopt: not set
