@@ -28,6 +28,7 @@ struct Arguments {
   std::vector<std::string> overrides;
   std::string run_folder;
   bool resume = false;
+  train::TelemetryFlags telemetry;
 };
 
 /// run.yaml of a run folder; an empty one was cut off by whatever stopped the run.
@@ -90,6 +91,7 @@ void run_train(const Arguments& arguments) {
   config::export_environment(resolved.config);
   options.config_ready_ns = base::monotonic_ns();
   options.resume = arguments.resume;
+  options.telemetry = arguments.telemetry;
   // A run.yaml is called after the run it belongs to.
   const std::string name = resolved.recipe_path.filename() == "run.yaml"
                                ? resolved.recipe_path.parent_path().filename().string()
@@ -109,6 +111,12 @@ void add_train_command(CLI::App& app) {
                       "key=value …: fields of the configuration or parameters of the recipe");
   command->add_option("--run-dir", arguments->run_folder, "Folder of the run (default: runs/RECIPE-TIME)");
   command->add_flag("--resume", arguments->resume, "Continue the run in --run-dir from its last checkpoint");
+  auto* telemetry = command->add_option_group("Telemetry (docs/observability)");
+  telemetry->add_flag("--otel-enabled,!--no-otel-enabled", arguments->telemetry.enabled,
+                      "Export telemetry, or not, whatever the environment says");
+  telemetry->add_option("--otel-service-name", arguments->telemetry.service_name, "service.name");
+  telemetry->add_option("--otel-span-groups", arguments->telemetry.span_groups,
+                        "Span groups to record: default, per_step, all, or a list");
   command->callback([arguments] { run_train(*arguments); });
 }
 

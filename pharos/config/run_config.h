@@ -306,11 +306,21 @@ struct CommOverlapConfig {
   std::optional<bool> delay_wgrad_compute;
 };
 
-/// Section `telemetry` (own addition): what the lens records.
+/// Section `telemetry` (own addition): what the lens records and where it goes. Environment variables and flags decide
+/// over it (docs/observability/configuration.md).
 struct TelemetryConfig {
   bool enabled = false;
   std::string service_name = "pharos";
   std::string span_groups = "default";
+  std::string exporter = "otlp";
+  std::string export_strategy = "single_rank";
+  std::int64_t export_rank = -1;
+  double export_sample_rate = 1.0;
+  bool sampler_enabled = false;
+  bool traces_enabled = true;
+  bool metrics_enabled = true;
+  bool logs_enabled = false;
+  std::optional<std::string> run_id;
   bool ring = true;
 };
 

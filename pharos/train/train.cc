@@ -10,39 +10,14 @@
 #include "pharos/base/file.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/startup.h"
-#include "pharos/lens/telemetry.h"
 #include "pharos/tensor/host_allocator.h"
 #include "pharos/train/report/progress.h"
 #include "pharos/train/run_folder.h"
+#include "pharos/train/telemetry_scope.h"
 #include "pharos/train/trainer.h"
 
 namespace pharos::train {
 namespace {
-
-/// Telemetry for the life of this object. The ring alone is on by default: after a crash it holds the last spans.
-class TelemetryScope {
- public:
-  TelemetryScope(const config::TelemetryConfig& config, const RunFolder& folder) {
-    if (!config.enabled && !config.ring) return;
-    lens::Telemetry::init({.groups = lens::parse_groups(config.span_groups, "telemetry.span_groups"),
-                           .service_name = config.service_name,
-                           .run_folder = folder.path(),
-                           .ring_file = config.ring,
-                           .file_exporter = config.enabled});
-  }
-  ~TelemetryScope() {
-    if (auto* telemetry = lens::Telemetry::get()) telemetry->shutdown();
-  }
-  /// The run was refused before its first step: its ring must not push the last run's aside.
-  void discard() {
-    auto* telemetry = lens::Telemetry::get();
-    if (telemetry == nullptr) return;
-    telemetry->shutdown();
-    telemetry->discard_ring();
-  }
-  TelemetryScope(const TelemetryScope&) = delete;
-  TelemetryScope& operator=(const TelemetryScope&) = delete;
-};
 
 void announce(const config::ResolvedConfig& resolved, const RunFolder& folder, bool resume, Console& console) {
   for (const auto& warning : resolved.warnings) console.line("note: " + warning);
@@ -68,11 +43,12 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   if (resolved.config.dist.num_threads > 0) at::set_num_threads(static_cast<int>(resolved.config.dist.num_threads));
   if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
   const RunFolder folder(options.run_folder, options.resume);
-  TelemetryScope telemetry(resolved.config.telemetry, folder);
+  TelemetryScope telemetry(resolved, options, folder);
   Console console(folder.log(), ::isatty(STDOUT_FILENO) != 0);
   bool has_begun = false;
   try {
     announce(resolved, folder, options.resume, console);
+    for (const std::string& warning : telemetry.warnings()) console.line("telemetry: " + warning);
     startup.finish_phase("initialize");
     Trainer trainer(resolved, folder, options, console, startup);
     trainer.set_up();

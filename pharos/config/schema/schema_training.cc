@@ -136,10 +136,24 @@ void declare_telemetry(std::vector<Field>& fields) {
              "send spans, metrics and logs to where OTEL_EXPORTER_OTLP_* says (docs/observability)")
       .own();
   telemetry.field("service_name", &T::service_name, "service.name of everything exported").own();
-  telemetry
-      .field("span_groups", &T::span_groups,
-             "span groups to record, as in MEGATRON_TELEMETRY_SPANS: default, all, or a list")
+  telemetry.field("span_groups", &T::span_groups, "span groups to record: default, per_step, all, or a list of groups")
       .own();
+  telemetry.field("exporter", &T::exporter, "otlp, console (JSON lines on standard output) or file (RUN/trace/*.jsonl)")
+      .own();
+  telemetry
+      .field("export_strategy", &T::export_strategy,
+             "which ranks export: single_rank, all_ranks, sampled or first_rank_per_node")
+      .own();
+  telemetry.field("export_rank", &T::export_rank, "rank that single_rank means; negative: the last").own();
+  telemetry.field("export_sample_rate", &T::export_sample_rate, "share of ranks that sampled means")
+      .min(0)
+      .max(1)
+      .own();
+  telemetry.field("sampler_enabled", &T::sampler_enabled, "thin out spans by rank with the same share").own();
+  telemetry.field("traces_enabled", &T::traces_enabled, "export spans").own();
+  telemetry.field("metrics_enabled", &T::metrics_enabled, "export metrics").own();
+  telemetry.field("logs_enabled", &T::logs_enabled, "export the lines of the log").own();
+  telemetry.field("run_id", &T::run_id, "nemo.run.id; unset: of the job, else random").own();
   telemetry.field("ring", &T::ring, "keep the last events of each thread in a file that outlives the process").own();
 
   Field& environment = fields.emplace_back();

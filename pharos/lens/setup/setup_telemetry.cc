@@ -1,0 +1,80 @@
+#include "pharos/lens/setup/setup_telemetry.h"
+
+#include <utility>
+
+#include "pharos/lens/otlp/options.h"
+#include "pharos/lens/setup/run_id.h"
+#include "pharos/lens/setup/sdk_settings.h"
+#include "pharos/lens/setup/strategies.h"
+
+namespace pharos::lens {
+namespace {
+
+BatchOptions batch_options(const BatchSettings& settings) {
+  return {.schedule_delay = std::chrono::milliseconds(settings.schedule_delay_ms),
+          .max_queue = static_cast<std::size_t>(settings.max_queue_size),
+          .max_batch = static_cast<std::size_t>(settings.max_export_batch_size)};
+}
+
+/// What an exporting rank does beyond its ring.
+void choose_exporters(const LensConfig& config, const SdkSettings& settings, const std::optional<otlp::Options>& otlp,
+                      const SetupInput& input, TelemetryOptions& options) {
+  if (settings.is_disabled) return;
+  options.collects_metrics = config.metrics_enabled;
+  options.collects_logs = config.logs_enabled;
+  options.handles_signals = input.handles_signals;
+  options.metrics = {.temporality = settings.temporality,
+                     .histogram_aggregation = settings.histogram_aggregation,
+                     .exemplar_filter = settings.exemplar_filter};
+  options.log_options.capacity = static_cast<std::size_t>(settings.logs.max_queue_size);
+  if (settings.logging_level) options.log_options.minimum = *settings.logging_level;
+  PipelineOptions& pipeline = options.pipeline;
+  pipeline.exporters = input.exporters;
+  pipeline.sends_traces = config.traces_enabled;
+  pipeline.sends_metrics = config.metrics_enabled;
+  pipeline.sends_logs = config.logs_enabled;
+  pipeline.spans = batch_options(settings.spans);
+  pipeline.logs = batch_options(settings.logs);
+  pipeline.metric_interval = std::chrono::milliseconds(settings.metric_interval_ms);
+  options.console_exporter = config.exporter == "console";
+  options.file_exporter = config.exporter == "file";
+  pipeline.otlp = otlp;
+}
+
+}  // namespace
+
+SetupResult setup_telemetry(const LensConfig& config, const SetupInput& input, const Environment& environment) {
+  SetupResult result;
+  validate(config, result.warnings);
+  const SdkSettings settings = load_sdk_settings(environment, result.warnings);
+  std::optional<otlp::Options> otlp;
+  if (config.enabled && config.exporter == "otlp") otlp = otlp::options_from_environment(result.warnings);
+  result.run_id = choose_run_id(config, environment, input.shared_run_id);
+  result.is_exporting =
+      is_exporting_rank({config, input.rank, input.world_size, environment, result.warnings}) && config.enabled;
+  if (!result.is_exporting && !input.keeps_ring) return result;
+
+  TelemetryOptions options;
+  options.groups = config.enabled || input.keeps_ring ? resolved_groups(config) : 0;
+  options.service_name = config.service_name;
+  options.rank = input.rank;
+  options.world_size = input.world_size;
+  options.run_folder = input.run_folder;
+  options.ring_file = input.keeps_ring;
+  if (result.is_exporting) {
+    options.resource_attributes = build_resource(config,
+                                                 {.run_id = result.run_id,
+                                                  .rank = input.rank,
+                                                  .world_size = input.world_size,
+                                                  .coordinates = input.coordinates,
+                                                  .extra = input.resource_attributes,
+                                                  .host = collect_host_facts(),
+                                                  .has_training_keys = input.has_training_keys},
+                                                 environment, result.warnings);
+    choose_exporters(config, settings, otlp, input, options);
+  }
+  result.telemetry = &Telemetry::init(std::move(options));
+  return result;
+}
+
+}  // namespace pharos::lens

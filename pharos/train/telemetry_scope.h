@@ -1,0 +1,31 @@
+// Telemetry of a training process: from its configuration to the end of the run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pharos/config/resolve.h"
+#include "pharos/train/run_folder.h"
+#include "pharos/train/train.h"
+
+namespace pharos::train {
+
+/// Telemetry for the life of this object. The ring alone is on by default: after a crash it holds the last spans.
+class TelemetryScope {
+ public:
+  /// UserError where variables, flags or configuration cannot be obeyed.
+  TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options, const RunFolder& folder);
+  ~TelemetryScope();
+  TelemetryScope(const TelemetryScope&) = delete;
+  TelemetryScope& operator=(const TelemetryScope&) = delete;
+
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  /// The run was refused before its first step: its ring must not push the last run's aside.
+  void discard();
+
+ private:
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace pharos::train
