@@ -217,7 +217,9 @@ StoredAttributes build_resource(const LensConfig& config, const ResourceInput& i
   add_base(table, config, input);
   if (input.has_training_keys) add_training(table, input, environment);
   table.begin(kFromCaller);
-  for (const auto& [key, value] : input.extra) table.set(key, value);
+  for (const auto& [key, value] : input.extra) {
+    if (!key.empty()) table.set(key, value);
+  }
   table.begin("detectors");
   add_host(table, input.host, environment);
   add_slurm(table, environment, input.has_training_keys);
