@@ -43,10 +43,12 @@ COMPUTED_NAMES = {
 FREE_NAME_GROUP = "kTraceRegion"
 
 # These define the functions below; their parameters are not sites.
-DEFINITIONS = {"pharos/lens/span.h", "pharos/lens/span.cc", "pharos/lens/startup.h"}
+DEFINITIONS = {f"pharos/lens/{name}" for name in ("span.h", "span.cc", "startup.h", "propagation.h", "propagation.cc")}
 
 # function → position of the name among its arguments
-SITES = {"PHAROS_SPAN": 2, "managed_span": 1, "span_cm": 0, "start_span": 1, "record_span": 0, "traced": 1}
+SITES = {
+    "PHAROS_SPAN": 2, "managed_span": 1, "span_cm": 0, "start_span": 1, "record_span": 0, "traced": 1, "create_linked_span": 0
+}
 SITE = re.compile(r"\b(" + "|".join(SITES) + r"|IntervalSpans\s+\w+)\s*\(")
 SET = re.compile(r"(?:\.|->)(?:set|set_attribute)\s*\(\s*(\"[^\"]*\"|(?:\w+::)*k[A-Z]\w*)\s*,")
 PAIR = re.compile(r"\{\s*(\"[^\"]*\"|(?:\w+::)*k[A-Z]\w*)\s*,")
@@ -169,6 +171,7 @@ BAD = [
     ('PHAROS_SPAN(s, Group::kStep, "megatron.train.log");\nif (s) s.set("loss", 5);', "a.cc:2: attribute key 'loss'"),
     ('lens::IntervalSpans blocks("blocks", 5);', "span name 'blocks'"),
     ('PHAROS_SPAN(s, Group::kStep);', "has no name"),
+    ('lens::create_linked_span("receive", carrier);', "span name 'receive'"),
 ]
 
 
