@@ -61,8 +61,6 @@ Resource make_resource(const TelemetryOptions& options, const internal::FileHead
   return resource;
 }
 
-constexpr GroupMask kAllGroups = (GroupMask{1} << kNumGroups) - 1;
-
 void enable(GroupMask groups) {
   enabled_groups.store((groups & kAllGroups) | (GroupMask{1} << kActiveBit), std::memory_order_relaxed);
 }
@@ -178,7 +176,9 @@ Telemetry& Telemetry::init(TelemetryOptions options) {
                                            .ring_records = options.ring_records,
                                            .rank = options.rank,
                                            .world_size = options.world_size,
-                                           .service_name = options.service_name});
+                                           .service_name = options.service_name,
+                                           .limits = options.limits,
+                                           .sampler = options.sampler});
   state->resource = make_resource(options, *state->session->header);
   state->options = std::move(options);
   State* running = state.get();

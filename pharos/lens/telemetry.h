@@ -11,6 +11,8 @@
 
 #include "pharos/lens/exporter.h"
 #include "pharos/lens/group.h"
+#include "pharos/lens/record/limits.h"
+#include "pharos/lens/sampler.h"
 
 namespace pharos::lens {
 
@@ -27,6 +29,8 @@ struct TelemetryOptions {
   std::vector<std::pair<std::string, std::string>> resource_attributes = {};
   std::chrono::milliseconds export_interval{500};
   std::uint32_t ring_records = 8192;  ///< per recording thread; the oldest are overwritten
+  RecordLimits limits = {};           ///< of attributes, events and links of a span
+  std::shared_ptr<const Sampler> sampler = {};  ///< null: all spans but those below an unsampled one
 };
 
 /// What happened to spans so far. Nothing is lost without being counted here.
