@@ -73,8 +73,6 @@ Resource make_resource(const TelemetryOptions& options, const internal::FileHead
   return resource;
 }
 
-constexpr GroupMask kAllGroups = (GroupMask{1} << kNumGroups) - 1;
-
 void enable(GroupMask groups) {
   enabled_groups.store((groups & kAllGroups) | (GroupMask{1} << kActiveBit), std::memory_order_relaxed);
 }
@@ -238,7 +236,9 @@ Telemetry& Telemetry::init(TelemetryOptions options) {
                                            .ring_records = options.ring_records,
                                            .rank = options.rank,
                                            .world_size = options.world_size,
-                                           .service_name = options.service_name});
+                                           .service_name = options.service_name,
+                                           .limits = options.limits,
+                                           .sampler = options.sampler});
   state->pipeline = std::make_unique<Pipeline>(options.pipeline, make_resource(options, *state->session->header),
                                                state->metrics.get(), state->logs.get());
   state->options = std::move(options);

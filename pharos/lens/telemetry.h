@@ -13,6 +13,8 @@
 #include "pharos/lens/logs/log_queue.h"
 #include "pharos/lens/metrics/options.h"
 #include "pharos/lens/pipeline.h"
+#include "pharos/lens/record/limits.h"
+#include "pharos/lens/sampler.h"
 
 namespace pharos::lens {
 
@@ -34,6 +36,8 @@ struct TelemetryOptions {
   LogOptions log_options = {};
   StoredAttributes resource_attributes = {};  ///< decide over what is known anyway (service.name, dl.rank, …)
   bool handles_signals = false;               ///< SIGTERM and SIGINT end in order, then pass on (telemetry.cc)
+  RecordLimits limits = {};                   ///< of attributes, events and links of a span
+  SamplerPointer sampler = {};                ///< null: all spans but those below an unsampled one
   std::uint32_t ring_records = 8192;          ///< per recording thread; the oldest are overwritten
 };
 

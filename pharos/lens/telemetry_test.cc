@@ -43,7 +43,7 @@ TEST(Telemetry, HandleIsNullOutsideItsLifeAndInitialisesOnce) {
 
 TEST(Telemetry, ShutdownClosesOpenSpansChildrenFirst) {
   auto exporter = std::make_shared<MemoryExporter>();
-  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .exporters = {exporter}});
+  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .pipeline = {.exporters = {exporter}}});
   PHAROS_SPAN(outer, Group::kJob, "test.outer", {"a", 1});
   PHAROS_SPAN(inner, Group::kStep, "test.inner");
   managed_span(Group::kStep, "test.ended").end();
@@ -80,7 +80,7 @@ TEST(Telemetry, ShutdownClosesOpenSpansChildrenFirst) {
 
 TEST(Telemetry, ShutdownWhileThreadsRecordLosesNothingThatWasRecorded) {
   auto exporter = std::make_shared<MemoryExporter>();
-  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .exporters = {exporter}});
+  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .pipeline = {.exporters = {exporter}}});
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
@@ -110,8 +110,8 @@ class FailingExporter : public Exporter {
 TEST(Telemetry, FailingExporterIsCountedAndSaidOnceAndHurtsNoOther) {
   testing::internal::CaptureStderr();
   auto memory = std::make_shared<MemoryExporter>();
-  Telemetry& telemetry =
-      Telemetry::init({.groups = kEveryGroup, .exporters = {std::make_shared<FailingExporter>(), memory}});
+  Telemetry& telemetry = Telemetry::init(
+      {.groups = kEveryGroup, .pipeline = {.exporters = {std::make_shared<FailingExporter>(), memory}}});
   for (int i = 0; i < 3; ++i) {
     managed_span(Group::kStep, "test.step").end();
     EXPECT_TRUE(telemetry.force_flush());
@@ -128,7 +128,8 @@ TEST(Telemetry, FailingExporterIsCountedAndSaidOnceAndHurtsNoOther) {
 TEST(Telemetry, FullDiskOfAFileIsCounted) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full";
   testing::internal::CaptureStderr();
-  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .exporters = {make_file_exporter("/dev/full")}});
+  Telemetry& telemetry =
+      Telemetry::init({.groups = kEveryGroup, .pipeline = {.exporters = {make_file_exporter("/dev/full")}}});
   managed_span(Group::kStep, "test.step").end();
   telemetry.shutdown();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("No space left on device"));
@@ -157,7 +158,7 @@ class HangingExporter : public Exporter {
 TEST(Telemetry, ShutdownIsBoundedWhenAnExporterHangs) {
   testing::internal::CaptureStderr();
   auto exporter = std::make_shared<HangingExporter>();
-  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .exporters = {exporter}});
+  Telemetry& telemetry = Telemetry::init({.groups = kEveryGroup, .pipeline = {.exporters = {exporter}}});
   managed_span(Group::kStep, "test.step").end();
   EXPECT_FALSE(telemetry.force_flush(50ms));
   const std::int64_t start = base::monotonic_ns();

@@ -38,7 +38,7 @@ class MemoryTelemetry {
  public:
   explicit MemoryTelemetry(GroupMask groups = kEveryGroup, TelemetryOptions options = {}) {
     options.groups = groups;
-    options.exporters.push_back(exporter_);
+    options.pipeline.exporters.push_back(exporter_);
     telemetry_ = &Telemetry::init(std::move(options));
   }
   ~MemoryTelemetry() { telemetry_->shutdown(); }

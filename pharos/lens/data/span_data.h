@@ -17,6 +17,7 @@ struct SpanEvent {
   std::string name;
   std::int64_t time_ns = 0;  ///< CLOCK_MONOTONIC
   StoredAttributes attributes;
+  std::uint32_t num_dropped_attributes = 0;
 };
 
 /// One span as read from a ring. Times are CLOCK_MONOTONIC; Resource converts them.
@@ -37,7 +38,10 @@ struct SpanData {
   std::vector<SpanEvent> events;
   std::vector<SpanContext> links;
   std::uint32_t num_dropped_attributes = 0;
-  bool is_cut = false;  ///< a text did not fit and was cut
+  std::uint32_t num_dropped_events = 0;
+  std::uint32_t num_dropped_links = 0;
+  std::string tracestate;  ///< W3C, of the remote context the span descends from; empty: none
+  bool is_cut = false;     ///< a text did not fit and was cut
 };
 
 }  // namespace pharos::lens

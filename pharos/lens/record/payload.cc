@@ -1,305 +1,392 @@
 #include "pharos/lens/record/payload.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
+#include <array>
 #include <cstring>
-#include <typeinfo>
+#include <limits>
 
-namespace pharos::lens::internal {
+#include "pharos/lens/record/entry.h"
+
+namespace pharos::lens {
+namespace internal {
 namespace {
 
-struct EntryHeader {
-  EntryKind kind;
-  std::uint8_t key_bytes;
-  std::uint16_t value_bytes;
-};
-static_assert(sizeof(EntryHeader) == 4);
-
 constexpr std::string_view kCutMark = "…";
+constexpr std::string_view kRedacted = "[REDACTED]";
 
-/// Room for a value after the header and key of one more entry; negative if even those do not fit.
-std::ptrdiff_t room(const RecordBody& body, std::string_view key) {
-  return static_cast<std::ptrdiff_t>(kPayloadBytes) - body.payload_bytes -
-         static_cast<std::ptrdiff_t>(sizeof(EntryHeader) + key.size());
+char to_lower(char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter; }
+
+template <typename Count>
+void count_up(Count& count) {
+  if (count < std::numeric_limits<Count>::max()) ++count;
 }
 
-/// Appends an entry that is known to fit; returns where its value goes.
-std::byte* append_entry(RecordBody& body, EntryKind kind, std::string_view key, std::size_t value_bytes) {
+/// Room for one more entry, its header and key written; returns where its value goes, null if there is no room.
+std::byte* append_entry(const SpanPayload& payload, EntryKind kind, std::string_view key, std::size_t value_bytes) {
+  if (key.size() > 255 || value_bytes > std::numeric_limits<std::uint16_t>::max()) return nullptr;
+  RecordBody& body = payload.body;
   const EntryHeader header{kind, static_cast<std::uint8_t>(key.size()), static_cast<std::uint16_t>(value_bytes)};
+  const std::size_t size_bytes = sizeof header + key.size() + value_bytes;
   std::byte* position = body.payload + body.payload_bytes;
+  // What follows a spilled entry is spilled too: order says which attribute is the oldest.
+  if (payload.spill.empty() && size_bytes <= kPayloadBytes - body.payload_bytes) {
+    body.payload_bytes = static_cast<std::uint16_t>(body.payload_bytes + size_bytes);
+  } else {
+    const std::size_t offset = payload.spill.size();
+    if (offset + size_bytes > payload.spill_capacity_bytes) return nullptr;
+    payload.spill.resize(offset + size_bytes);
+    position = payload.spill.data() + offset;
+    count_up(body.num_spilled);
+  }
   std::memcpy(position, &header, sizeof header);
-  position += sizeof header;
-  std::memcpy(position, key.data(), key.size());
-  body.payload_bytes = static_cast<std::uint16_t>(body.payload_bytes + sizeof header + key.size() + value_bytes);
-  return position + key.size();
+  std::memcpy(position + sizeof header, key.data(), key.size());
+  return position + sizeof header + key.size();
 }
 
-void append_fixed(RecordBody& body, EntryKind kind, std::string_view key, const void* value, std::size_t value_bytes) {
-  if (key.size() > 255 || room(body, key) < static_cast<std::ptrdiff_t>(value_bytes)) {
-    ++body.num_dropped_attributes;
-    return;
-  }
-  std::byte* position = append_entry(body, kind, key, value_bytes);
-  if (value_bytes != 0) std::memcpy(position, value, value_bytes);
-}
-
-/// Bytes of `text` that fit into `limit` with a mark behind, ending between two characters.
-std::size_t cut_position(std::string_view text, std::size_t limit) {
-  std::size_t length = limit - kCutMark.size();
-  while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) --length;
-  return length;
-}
-
-void append_text(RecordBody& body, EntryKind kind, std::string_view key, std::string_view text) {
-  const std::ptrdiff_t free = room(body, key);
-  if (key.size() > 255 || free < static_cast<std::ptrdiff_t>(std::min<std::size_t>(text.size(), 16))) {
-    ++body.num_dropped_attributes;
-    return;
-  }
-  const std::size_t limit = std::min(static_cast<std::size_t>(free), kMaxTextBytes);
-  if (text.size() <= limit) {
-    std::byte* position = append_entry(body, kind, key, text.size());
-    if (!text.empty()) std::memcpy(position, text.data(), text.size());
-    return;
-  }
-  const std::size_t length = cut_position(text, limit);
-  std::byte* position = append_entry(body, kind, key, length + kCutMark.size());
-  std::memcpy(position, text.data(), length);
-  std::memcpy(position + length, kCutMark.data(), kCutMark.size());
-  body.flags |= kTextCut;
-}
-
-struct Entry {
-  EntryHeader header;
-  std::string_view key;
-  std::string_view value;
-  std::size_t offset;
-  std::size_t size_bytes;
-};
-
-/// Calls `visit` for each whole entry until it returns false.
-template <typename Visit>
-void for_each_entry(const RecordBody& body, Visit&& visit) {
-  const std::size_t end = std::min<std::size_t>(body.payload_bytes, kPayloadBytes);
-  std::size_t offset = 0;
-  while (offset + sizeof(EntryHeader) <= end) {
-    Entry entry{};
-    std::memcpy(&entry.header, body.payload + offset, sizeof entry.header);
-    entry.offset = offset;
-    entry.size_bytes = sizeof entry.header + entry.header.key_bytes + entry.header.value_bytes;
-    if (offset + entry.size_bytes > end) return;
-    const char* text = reinterpret_cast<const char*>(body.payload + offset + sizeof entry.header);
-    entry.key = {text, entry.header.key_bytes};
-    entry.value = {text + entry.header.key_bytes, entry.header.value_bytes};
-    if (!visit(entry)) return;
-    offset += entry.size_bytes;
-  }
-}
-
-void erase_entry(RecordBody& body, EntryKind first_kind, EntryKind last_kind, std::string_view key) {
-  for_each_entry(body, [&](const Entry& entry) {
-    if (entry.header.kind < first_kind || entry.header.kind > last_kind || entry.key != key) return true;
+/// Removes the first entry that `is_meant` accepts.
+template <typename IsMeant>
+bool erase_entry(const SpanPayload& payload, IsMeant&& is_meant) {
+  RecordBody& body = payload.body;
+  bool is_found = false;
+  for_each_entry(used_payload(body), [&](const Entry& entry) {
+    if (!is_meant(entry)) return true;
     std::byte* position = body.payload + entry.offset;
     std::memmove(position, position + entry.size_bytes, body.payload_bytes - entry.offset - entry.size_bytes);
     body.payload_bytes = static_cast<std::uint16_t>(body.payload_bytes - entry.size_bytes);
+    is_found = true;
     return false;
   });
+  if (is_found || payload.spill.empty()) return is_found;
+  for_each_entry(payload.spill, [&](const Entry& entry) {
+    if (!is_meant(entry)) return true;
+    const auto position = payload.spill.begin() + static_cast<std::ptrdiff_t>(entry.offset);
+    payload.spill.erase(position, position + static_cast<std::ptrdiff_t>(entry.size_bytes));
+    --body.num_spilled;
+    is_found = true;
+    return false;
+  });
+  return is_found;
 }
 
-template <typename T>
-T read_value(std::string_view bytes, std::size_t offset = 0) {
-  T value{};
-  if (offset + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + offset, sizeof value);
-  return value;
-}
-
-StoredValue decode_value(const Entry& entry) {
-  switch (entry.header.kind) {
-    case EntryKind::kBool:
-      return !entry.value.empty() && entry.value[0] != 0;
-    case EntryKind::kInteger:
-      return read_value<std::int64_t>(entry.value);
-    case EntryKind::kDouble:
-      return read_value<double>(entry.value);
-    case EntryKind::kIntegers: {
-      std::vector<std::int64_t> values(entry.value.size() / 8);
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = read_value<std::int64_t>(entry.value, 8 * i);
-      return values;
-    }
-    default:
-      return std::string(entry.value);
+/// The first `limit` characters of UTF-8 text.
+std::string_view first_characters(std::string_view text, std::size_t limit) {
+  if (text.size() <= limit) return text;
+  std::size_t num_characters = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80 && num_characters++ == limit) return text.substr(0, i);
   }
+  return text;
 }
 
-void put_stored(StoredAttributes& attributes, std::string_view key, StoredValue value) {
-  for (auto& [known, stored] : attributes) {
-    if (known == key) {
-      stored = std::move(value);
-      return;
+/// `text` as far as it fits into `limit` bytes, with a mark behind it when it does not.
+struct BoundedText {
+  std::string_view text;
+  bool is_cut = false;
+
+  BoundedText(std::string_view whole, std::size_t limit) : text(whole), is_cut(whole.size() > limit) {
+    if (!is_cut) return;
+    std::size_t length = limit - kCutMark.size();
+    while (length > 0 && (static_cast<unsigned char>(whole[length]) & 0xc0) == 0x80) --length;
+    text = whole.substr(0, length);
+  }
+  std::size_t size_bytes() const { return text.size() + (is_cut ? kCutMark.size() : 0); }
+  void write(std::byte* position) const {
+    if (!text.empty()) std::memcpy(position, text.data(), text.size());
+    if (is_cut) std::memcpy(position + text.size(), kCutMark.data(), kCutMark.size());
+  }
+};
+
+/// A value as it will be stored.
+class PreparedValue {
+ public:
+  PreparedValue(const AttributeValue& value, bool redacts, std::size_t text_characters)
+      : value_(value),
+        redacts_(redacts),
+        text_characters_(text_characters),
+        text_(prepare(value_text()), kMaxValueBytes) {}
+
+  EntryKind kind() const {
+    constexpr std::array kKinds = {EntryKind::kText,    EntryKind::kBool,  EntryKind::kInteger,
+                                   EntryKind::kDouble,  EntryKind::kText,  EntryKind::kIntegers,
+                                   EntryKind::kDoubles, EntryKind::kTexts, EntryKind::kBools};
+    return kKinds[static_cast<std::size_t>(value_.type())];
+  }
+  bool is_cut() const { return text_.is_cut; }
+
+  std::size_t size_bytes() const {
+    switch (value_.type()) {
+      case AttributeValue::Type::kNone:
+        return 0;
+      case AttributeValue::Type::kBool:
+        return 1;
+      case AttributeValue::Type::kInteger:
+      case AttributeValue::Type::kDouble:
+        return 8;
+      case AttributeValue::Type::kText:
+        return text_.size_bytes();
+      case AttributeValue::Type::kIntegers:
+      case AttributeValue::Type::kDoubles:
+        return 8 * value_.size();
+      case AttributeValue::Type::kBools:
+        return value_.size();
+      case AttributeValue::Type::kTexts:
+        break;
+    }
+    std::size_t size_bytes = 0;
+    for (std::size_t i = 0; i < value_.size(); ++i) size_bytes += 2 + prepare(value_.text_at(i)).size();
+    return size_bytes;
+  }
+
+  /// Only if size_bytes() is at most kMaxValueBytes.
+  void write(std::byte* position) const {
+    switch (value_.type()) {
+      case AttributeValue::Type::kNone:
+        return;
+      case AttributeValue::Type::kBool:
+        *position = std::byte{value_.as_bool()};
+        return;
+      case AttributeValue::Type::kInteger:
+      case AttributeValue::Type::kDouble: {
+        const std::int64_t bits = value_.as_integer();
+        std::memcpy(position, &bits, sizeof bits);
+        return;
+      }
+      case AttributeValue::Type::kText:
+        return text_.write(position);
+      case AttributeValue::Type::kIntegers:
+      case AttributeValue::Type::kDoubles:
+        if (value_.size() != 0) std::memcpy(position, value_.as_integers().data(), 8 * value_.size());
+        return;
+      case AttributeValue::Type::kBools:
+        for (std::size_t i = 0; i < value_.size(); ++i) position[i] = std::byte{value_.bool_at(i)};
+        return;
+      case AttributeValue::Type::kTexts:
+        break;
+    }
+    for (std::size_t i = 0; i < value_.size(); ++i) {
+      const std::string_view text = prepare(value_.text_at(i));
+      const auto length = static_cast<std::uint16_t>(text.size());
+      std::memcpy(position, &length, sizeof length);
+      std::memcpy(position + sizeof length, text.data(), text.size());
+      position += sizeof length + text.size();
     }
   }
-  attributes.emplace_back(key, std::move(value));
+
+ private:
+  std::string_view value_text() const {
+    return value_.type() == AttributeValue::Type::kText ? value_.as_text() : std::string_view();
+  }
+  std::string_view prepare(std::string_view text) const {
+    return redacts_ ? kRedacted : first_characters(text, text_characters_);
+  }
+
+  const AttributeValue& value_;
+  bool redacts_;
+  std::size_t text_characters_;
+  BoundedText text_;
+};
+
+/// The value of an event entry, growing.
+class EventBytes {
+ public:
+  template <typename T>
+  void put(T value) {
+    append(&value, sizeof value);
+  }
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint16_t>(text.size()));
+    append(text.data(), text.size());
+  }
+  void append(const void* bytes, std::size_t num_bytes) {
+    const auto* first = static_cast<const std::byte*>(bytes);
+    bytes_.insert(bytes_.end(), first, first + num_bytes);
+  }
+  std::byte* grow(std::size_t num_bytes) {
+    bytes_.resize(bytes_.size() + num_bytes);
+    return bytes_.data() + bytes_.size() - num_bytes;
+  }
+  std::size_t size() const { return bytes_.size(); }
+  const std::byte* data() const { return bytes_.data(); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+bool has_room_for_event(const SpanPayload& payload) {
+  std::uint32_t num_events = 0;
+  const auto count = [&num_events](const Entry& entry) {
+    num_events += entry.header.kind == EntryKind::kEvent || entry.header.kind == EntryKind::kException;
+    return true;
+  };
+  for_each_entry(used_payload(payload.body), count);
+  for_each_entry(payload.spill, count);
+  return num_events < payload.limits.events;
 }
 
-SpanEvent decode_exception(std::string_view value) {
-  SpanEvent event;
-  event.name = "exception";
-  event.time_ns = read_value<std::int64_t>(value);
-  value.remove_prefix(std::min<std::size_t>(value.size(), 8));
-  const std::size_t type_bytes = read_value<std::uint16_t>(value);
-  value.remove_prefix(std::min<std::size_t>(value.size(), 2));
-  event.attributes.emplace_back("exception.type", std::string(value.substr(0, type_bytes)));
-  value.remove_prefix(std::min(value.size(), type_bytes));
-  event.attributes.emplace_back("exception.message", std::string(value));
-  event.attributes.emplace_back("exception.escaped", std::string("False"));
-  return event;
+void append_event_entry(const SpanPayload& payload, EntryKind kind, const EventBytes& bytes) {
+  std::byte* position = has_room_for_event(payload) ? append_entry(payload, kind, "", bytes.size()) : nullptr;
+  if (position == nullptr) return count_up(payload.body.num_dropped_events);
+  std::memcpy(position, bytes.data(), bytes.size());
+}
+
+/// False when the attribute has no room in an event.
+bool append_event_attribute(EventBytes& bytes, const Attribute& attribute, std::size_t text_characters) {
+  const PreparedValue value(attribute.value, is_redacted_key(attribute.key), text_characters);
+  const std::size_t value_bytes = value.size_bytes();
+  const std::size_t size_bytes = sizeof(EntryHeader) + attribute.key.size() + value_bytes;
+  if (attribute.key.size() > 255 || value_bytes > kMaxValueBytes || bytes.size() + size_bytes > 3 * kMaxValueBytes) {
+    return false;
+  }
+  bytes.put(EntryHeader{value.kind(), static_cast<std::uint8_t>(attribute.key.size()),
+                        static_cast<std::uint16_t>(value_bytes)});
+  bytes.append(attribute.key.data(), attribute.key.size());
+  value.write(bytes.grow(value_bytes));
+  return true;
 }
 
 }  // namespace
 
+bool is_same_key(std::string_view left, std::string_view right) {
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                    [](char a, char b) { return to_lower(a) == to_lower(b); });
+}
+
 bool is_redacted_key(std::string_view key) {
   switch (key.size()) {
     case 3:
-      return key == "key";
+      return is_same_key(key, "key");
     case 4:
-      return key == "text";
+      return is_same_key(key, "text");
     case 5:
-      return key == "token";
+      return is_same_key(key, "token");
     case 6:
-      return key == "prompt" || key == "secret";
+      return is_same_key(key, "prompt") || is_same_key(key, "secret");
     case 8:
-      return key == "password";
+      return is_same_key(key, "password");
     case 10:
-      return key == "input_text";
+      return is_same_key(key, "input_text");
     case 11:
-      return key == "output_text";
+      return is_same_key(key, "output_text");
     default:
       return false;
   }
 }
 
-void append_attribute(RecordBody& body, std::string_view key, const AttributeValue& value) {
-  if (key.empty()) return;
-  switch (value.type()) {
-    case AttributeValue::Type::kNone:
-      return;
-    case AttributeValue::Type::kBool: {
-      const bool flag = value.as_bool();
-      return append_fixed(body, EntryKind::kBool, key, &flag, 1);
-    }
-    case AttributeValue::Type::kInteger: {
-      const std::int64_t number = value.as_integer();
-      return append_fixed(body, EntryKind::kInteger, key, &number, sizeof number);
-    }
-    case AttributeValue::Type::kDouble: {
-      const double number = value.as_double();
-      return append_fixed(body, EntryKind::kDouble, key, &number, sizeof number);
-    }
-    case AttributeValue::Type::kText:
-      return append_text(body, EntryKind::kText, key, is_redacted_key(key) ? "[REDACTED]" : value.as_text());
-    case AttributeValue::Type::kIntegers: {
-      const std::span<const std::int64_t> numbers = value.as_integers();
-      return append_fixed(body, EntryKind::kIntegers, key, numbers.data(), numbers.size_bytes());
-    }
+void append_attribute(const SpanPayload& payload, std::string_view key, const AttributeValue& value, bool redacts) {
+  if (key.empty() || value.type() == AttributeValue::Type::kNone) return;
+  RecordBody& body = payload.body;
+  if (body.num_attributes >= payload.limits.span_attributes) {
+    count_up(body.num_dropped_attributes);
+    if (!erase_entry(payload, [](const Entry& entry) { return is_attribute(entry.header.kind); })) return;
+    --body.num_attributes;
   }
+  const PreparedValue prepared(value, redacts, payload.limits.span_text_characters);
+  const std::size_t value_bytes = prepared.size_bytes();
+  std::byte* position =
+      value_bytes <= kMaxValueBytes ? append_entry(payload, prepared.kind(), key, value_bytes) : nullptr;
+  if (position == nullptr) return count_up(body.num_dropped_attributes);
+  prepared.write(position);
+  ++body.num_attributes;
+  if (prepared.is_cut()) body.flags |= kTextCut;
 }
 
-void erase_attribute(RecordBody& body, std::string_view key) {
-  erase_entry(body, EntryKind::kBool, EntryKind::kIntegers, key);
+void put_attribute(const SpanPayload& payload, std::string_view key, const AttributeValue& value, bool redacts) {
+  if (key.empty() || value.type() == AttributeValue::Type::kNone) return;
+  const auto is_meant = [key](const Entry& entry) { return entry.key == key && is_attribute(entry.header.kind); };
+  if (erase_entry(payload, is_meant)) --payload.body.num_attributes;
+  append_attribute(payload, key, value, redacts);
 }
 
-void put_error(RecordBody& body, std::string_view description) {
+void put_error(const SpanPayload& payload, std::string_view description) {
+  RecordBody& body = payload.body;
+  if ((body.flags & kIsOk) != 0) return;
   body.flags |= kIsError;
-  erase_entry(body, EntryKind::kStatusDescription, EntryKind::kStatusDescription, "");
-  append_text(body, EntryKind::kStatusDescription, "", description);
+  erase_entry(payload, [](const Entry& entry) { return entry.header.kind == EntryKind::kStatusDescription; });
+  const BoundedText text(description, kMaxValueBytes);
+  std::byte* position = append_entry(payload, EntryKind::kStatusDescription, "", text.size_bytes());
+  if (position == nullptr) return count_up(body.num_dropped_attributes);
+  text.write(position);
+  if (text.is_cut) body.flags |= kTextCut;
 }
 
-void append_exception(RecordBody& body, std::int64_t time_ns, std::string_view type, std::string_view message) {
-  constexpr std::size_t kFixedBytes = 10;
-  type = type.substr(0, 80);
-  const std::ptrdiff_t free = room(body, "") - static_cast<std::ptrdiff_t>(kFixedBytes + type.size());
-  if (free < static_cast<std::ptrdiff_t>(kCutMark.size())) {
-    ++body.num_dropped_attributes;
-    return;
-  }
-  const std::size_t limit = std::min(static_cast<std::size_t>(free), kMaxTextBytes);
-  const bool is_cut = message.size() > limit;
-  const std::size_t length = is_cut ? cut_position(message, limit) : message.size();
-  const std::string_view mark = is_cut ? kCutMark : "";
-  std::byte* position = append_entry(body, EntryKind::kException, "", kFixedBytes + type.size() + length + mark.size());
-  const auto put = [&position](const void* bytes, std::size_t num_bytes) {
-    if (num_bytes != 0) std::memcpy(position, bytes, num_bytes);
-    position += num_bytes;
-  };
-  const auto type_bytes = static_cast<std::uint16_t>(type.size());
-  put(&time_ns, sizeof time_ns);
-  put(&type_bytes, sizeof type_bytes);
-  put(type.data(), type.size());
-  put(message.data(), length);
-  put(mark.data(), mark.size());
-  if (is_cut) body.flags |= kTextCut;
+void put_ok(const SpanPayload& payload) {
+  erase_entry(payload, [](const Entry& entry) { return entry.header.kind == EntryKind::kStatusDescription; });
+  payload.body.flags = static_cast<std::uint8_t>((payload.body.flags & ~kIsError) | kIsOk);
 }
 
-void append_link(RecordBody& body, SpanContext link) {
-  const std::uint64_t words[3] = {link.trace_id_high, link.trace_id_low, link.span_id};
-  append_fixed(body, EntryKind::kLink, "", words, sizeof words);
+void append_exception(const SpanPayload& payload, std::int64_t time_ns, const ExceptionText& text) {
+  const BoundedText message(first_characters(text.message, payload.limits.event_text_characters), kMaxValueBytes);
+  EventBytes bytes;
+  bytes.put(time_ns);
+  bytes.put_text(text.type.substr(0, 255));
+  bytes.put(static_cast<std::uint16_t>(message.size_bytes()));
+  message.write(bytes.grow(message.size_bytes()));
+  const std::string_view trace = first_characters(text.stacktrace, payload.limits.event_text_characters);
+  bytes.append(trace.data(), std::min(trace.size(), kMaxValueBytes));
+  append_event_entry(payload, EntryKind::kException, bytes);
+  if (message.is_cut) payload.body.flags |= kTextCut;
 }
 
-SpanData decode(const RecordBody& body) {
-  SpanData span;
-  span.is_ungated = (body.flags & kUngated) != 0 || body.group >= kNumGroups;
-  span.group = span.is_ungated ? Group::kJob : static_cast<Group>(body.group);
-  span.scope = (body.flags & kScopeLens) != 0 ? Scope::kLens : Scope::kHelpers;
-  span.context = {body.trace_id_high, body.trace_id_low, body.span_id};
-  span.parent_span_id = body.parent_span_id;
-  span.start_ns = body.start_ns;
-  span.end_ns = body.end_ns;
-  span.status = (body.flags & kIsError) != 0 ? StatusCode::kError : StatusCode::kUnset;
-  span.num_dropped_attributes = body.num_dropped_attributes;
-  span.is_cut = (body.flags & kTextCut) != 0;
-  for_each_entry(body, [&span](const Entry& entry) {
-    switch (entry.header.kind) {
-      case EntryKind::kStatusDescription:
-        span.status_description = std::string(entry.value);
-        break;
-      case EntryKind::kLink:
-        span.links.push_back({read_value<std::uint64_t>(entry.value, 0), read_value<std::uint64_t>(entry.value, 8),
-                              read_value<std::uint64_t>(entry.value, 16)});
-        break;
-      case EntryKind::kException:
-        span.events.push_back(decode_exception(entry.value));
-        break;
-      case EntryKind::kBool:
-      case EntryKind::kInteger:
-      case EntryKind::kDouble:
-      case EntryKind::kText:
-      case EntryKind::kIntegers:
-        put_stored(span.attributes, entry.key, decode_value(entry));
-        break;
-      default:
-        return false;
+void append_event(const SpanPayload& payload, std::int64_t time_ns, std::string_view name,
+                  std::span<const Attribute> attributes) {
+  std::uint16_t num_dropped = 0;
+  std::uint32_t num_attributes = 0;
+  EventBytes entries;
+  for (const Attribute& attribute : attributes) {
+    if (attribute.key.empty() || attribute.value.type() == AttributeValue::Type::kNone) continue;
+    const bool fits = num_attributes < payload.limits.event_attributes &&
+                      append_event_attribute(entries, attribute, payload.limits.event_text_characters);
+    if (fits) {
+      ++num_attributes;
+    } else {
+      count_up(num_dropped);
     }
+  }
+  EventBytes bytes;
+  bytes.put(time_ns);
+  bytes.put(num_dropped);
+  bytes.put_text(name.substr(0, 1024));
+  bytes.append(entries.data(), entries.size());
+  append_event_entry(payload, EntryKind::kEvent, bytes);
+}
+
+void append_link(const SpanPayload& payload, const SpanContext& link) {
+  std::uint32_t num_links = 0;
+  const auto count = [&num_links](const Entry& entry) {
+    num_links += entry.header.kind == EntryKind::kLink;
     return true;
+  };
+  for_each_entry(used_payload(payload.body), count);
+  for_each_entry(payload.spill, count);
+  constexpr std::size_t kLinkBytes = 26;
+  std::byte* position =
+      num_links < payload.limits.links ? append_entry(payload, EntryKind::kLink, "", kLinkBytes) : nullptr;
+  if (position == nullptr) return count_up(payload.body.num_dropped_links);
+  const std::uint64_t words[3] = {link.trace_id_high, link.trace_id_low, link.span_id};
+  std::memcpy(position, words, sizeof words);
+  position[24] = std::byte{link.trace_flags};
+  position[25] = std::byte{link.is_remote};
+}
+
+void append_tracestate(const SpanPayload& payload, std::string_view tracestate) {
+  std::byte* position = append_entry(payload, EntryKind::kTraceState, "", tracestate.size());
+  if (position != nullptr) std::memcpy(position, tracestate.data(), tracestate.size());
+}
+
+}  // namespace internal
+
+const std::vector<std::string>& default_redact_keys() {
+  static const auto* const keys =
+      new std::vector<std::string>{"prompt", "input_text", "output_text", "text", "password", "token", "secret", "key"};
+  return *keys;
+}
+
+AttributeValue redact_value(std::string_view key, AttributeValue value, const std::vector<std::string>& redact_keys) {
+  if (value.type() != AttributeValue::Type::kText) return value;
+  const bool is_secret = std::any_of(redact_keys.begin(), redact_keys.end(), [key](const std::string& redacted) {
+    return internal::is_same_key(key, redacted);
   });
-  return span;
+  return is_secret ? AttributeValue(internal::kRedacted) : value;
 }
 
-void mark_truncated(SpanData& span, std::int64_t time_ns, const std::string& reason) {
-  put_stored(span.attributes, "nemo.span.truncated", true);
-  SpanEvent event{"nemo.span.truncated", time_ns, {}};
-  event.attributes.emplace_back("nemo.span.truncated.reason", reason);
-  span.events.push_back(std::move(event));
-}
-
-std::string type_name(const std::exception& exception) {
-  const char* mangled = typeid(exception).name();
-  int status = 0;
-  char* demangled = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
-  std::string name = status == 0 && demangled != nullptr ? demangled : mangled;
-  std::free(demangled);
-  return name;
-}
-
-}  // namespace pharos::lens::internal
+}  // namespace pharos::lens

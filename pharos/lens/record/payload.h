@@ -1,41 +1,71 @@
 // Writing and reading the payload of a record.
 #pragma once
 
+#include <cstddef>
 #include <exception>
+#include <span>
 #include <string_view>
+#include <vector>
 
-#include "pharos/lens/exporter.h"
+#include "pharos/lens/data/span_data.h"
+#include "pharos/lens/record/limits.h"
 #include "pharos/lens/record/ring_format.h"
 
 namespace pharos::lens::internal {
 
-/// Longest text of an attribute or description; longer ones are cut at a UTF-8 boundary and end in "…".
-inline constexpr std::size_t kMaxTextBytes = 160;
+/// Where the entries of an open span go: into its record while they fit, then into a buffer on the heap.
+struct SpanPayload {
+  RecordBody& body;
+  std::vector<std::byte>& spill;
+  std::size_t spill_capacity_bytes;
+  const RecordLimits& limits;
+};
 
-/// True for keys whose text is never recorded (lens.md section 5.3).
+/// True if text under `key` must not be written: one of default_redact_keys(), in whatever case.
 bool is_redacted_key(std::string_view key);
 
-/// Appends an attribute; one that does not fit is counted in the body.
-void append_attribute(RecordBody& body, std::string_view key, const AttributeValue& value);
+/// `left` and `right` are equal but for the case of ASCII letters.
+bool is_same_key(std::string_view left, std::string_view right);
 
-/// Removes an attribute of that key, if there is one.
-void erase_attribute(RecordBody& body, std::string_view key);
+/// Appends an attribute, after the oldest has made way when the limit is reached; no key or no value: nothing happens.
+/// One that does not fit is counted as dropped. `redacts`: text and elements of lists of text become "[REDACTED]".
+void append_attribute(const SpanPayload& payload, std::string_view key, const AttributeValue& value, bool redacts);
 
-/// Status ERROR; the last description stays.
-void put_error(RecordBody& body, std::string_view description);
+/// As append_attribute; an attribute of that key goes first.
+void put_attribute(const SpanPayload& payload, std::string_view key, const AttributeValue& value, bool redacts);
 
-/// An `exception` event at `time_ns`.
-void append_exception(RecordBody& body, std::int64_t time_ns, std::string_view type, std::string_view message);
+/// Status ERROR; the last description stays. Nothing happens if the status is OK.
+void put_error(const SpanPayload& payload, std::string_view description);
 
-void append_link(RecordBody& body, SpanContext link);
+/// Status OK: final (OpenTelemetry, "Set Status").
+void put_ok(const SpanPayload& payload);
 
-/// Everything of a record but its name and thread. Damaged payload ends at the damage.
-SpanData decode(const RecordBody& body);
+/// An `exception` event at `time_ns` (lens.md section 5.2); no stack trace: the attribute is left out.
+struct ExceptionText {
+  std::string_view type;
+  std::string_view message;
+  std::string_view stacktrace;
+};
+void append_exception(const SpanPayload& payload, std::int64_t time_ns, const ExceptionText& text);
+
+void append_event(const SpanPayload& payload, std::int64_t time_ns, std::string_view name,
+                  std::span<const Attribute> attributes);
+
+void append_link(const SpanPayload& payload, const SpanContext& link);
+
+void append_tracestate(const SpanPayload& payload, std::string_view tracestate);
+
+/// Everything of a record but its name and thread; `spilled` are the entries that were not in it. Damaged payload ends
+/// at the damage. Entries the body says were spilled and that are not there count as dropped attributes.
+SpanData decode(const RecordBody& body, std::span<const std::byte> spilled);
 
 /// Marks a span that was still open: attribute and event `nemo.span.truncated` with `reason` (lens.md section 2.4).
 void mark_truncated(SpanData& span, std::int64_t time_ns, const std::string& reason);
 
 /// Name of a type as in source: "std::runtime_error".
 std::string type_name(const std::exception& exception);
+
+/// The calls that lead to the caller, one a line.
+std::string stack_trace();
 
 }  // namespace pharos::lens::internal

@@ -23,8 +23,12 @@ constinit std::atomic<std::uint64_t> enabled_groups{0};
 namespace internal {
 
 constinit std::atomic<std::uint32_t> current_epoch{0};
+constinit OpenSlot dropped_slot{};
 
 namespace {
+
+/// A span must not push all others out of the ring.
+constexpr std::size_t kMaxSpillBytes = 64 * 1024;
 
 constinit std::atomic<Session*> current_session{nullptr};
 
@@ -67,6 +71,8 @@ std::unique_ptr<ThreadState> make_thread_state(Session& session) {
   state->records = reinterpret_cast<RingRecord*>(state->slots + kNumOpenSlots);
   state->record_mask = session.options.ring_records - 1;
   state->random_state = random_seed();
+  state->sampler = session.options.sampler.get();
+  state->spill_capacity_bytes = std::min<std::size_t>(kMaxSpillBytes, session.options.ring_records / 4 * kPayloadBytes);
   return state;
 }
 
@@ -117,7 +123,7 @@ void install_fork_handlers() {
 /// The span in a slot that is claimed; its end is `end_ns` unless it has one.
 SpanData decode_slot(const ThreadState& state, OpenSlot& slot, std::int64_t end_ns) {
   slot.body.end_ns = std::max(end_ns, slot.body.start_ns);
-  SpanData span = decode(slot.body);
+  SpanData span = decode(slot.body, state.spills[static_cast<std::size_t>(&slot - state.slots)]);
   span.name = name_text(slot.body.name);
   span.thread_index = state.thread_index;
   mark_truncated(span, span.end_ns, "still open at telemetry shutdown");
@@ -140,20 +146,56 @@ bool claim_open_slot(OpenSlot& slot) {
 void drain_thread(Session& session, ThreadState& state, std::vector<SpanData>& spans) {
   const std::uint64_t head = state.header->num_records.load(std::memory_order_acquire);
   const std::uint64_t capacity = state.record_mask + 1;
-  if (head - state.drained_records > capacity) {
-    session.overwritten += head - capacity - state.drained_records;
-    state.drained_records = head - capacity;
-  }
+  if (head - state.drained_records > capacity) state.drained_records = head - capacity;
   RecordBody body;
   for (; state.drained_records < head; ++state.drained_records) {
-    if (!read_record(state.records[state.drained_records & state.record_mask], state.drained_records, body)) {
-      ++session.overwritten;
-      continue;
-    }
-    spans.push_back(decode(body));
-    spans.back().name = name_text(body.name);
-    spans.back().thread_index = state.thread_index;
+    if (!read_record(state.records[state.drained_records & state.record_mask], state.drained_records, body)) continue;
+    std::optional<SpanData> span = state.joiner.add(body);
+    if (!span) continue;
+    // What was overwritten shows in the number of the next span that was not; the last one never is for long.
+    session.overwritten += body.span_number - state.drained_spans;
+    state.drained_spans = body.span_number + 1;
+    span->name = name_text(body.name);
+    span->thread_index = state.thread_index;
+    spans.push_back(std::move(*span));
   }
+}
+
+/// Writes the body as the next record of the calling thread's ring.
+void write_record(ThreadState& state, const RecordBody& body) {
+  const std::uint64_t index = state.num_records++;
+  RingRecord& record = state.records[index & state.record_mask];
+  const std::byte* source = reinterpret_cast<const std::byte*>(&body);
+  const std::size_t num_words = used_words(body.payload_bytes);
+  record.sequence.store(2 * index + 1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < num_words; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, source + 8 * i, sizeof word);
+    // Release keeps these behind the odd sequence number, which a reader of any of them then sees. On x86 a plain
+    // store.
+    record.words[i].store(word, std::memory_order_release);
+  }
+  record.sequence.store(2 * index + 2, std::memory_order_release);
+  state.header->num_records.store(index + 1, std::memory_order_release);
+  if (body.num_dropped_attributes != 0) {
+    state.session->dropped_attributes.fetch_add(body.num_dropped_attributes, std::memory_order_relaxed);
+  }
+}
+
+/// Cold: the entries that had no room in the record.
+void write_continuations(ThreadState& state, RecordBody& body, std::vector<std::byte>& spill) {
+  RecordBody part{};
+  part.span_id = body.span_id;
+  part.flags = kContinuation;
+  for (std::size_t offset = 0; offset < spill.size(); offset += kPayloadBytes) {
+    part.num_continuations = body.num_continuations++;
+    part.payload_bytes = static_cast<std::uint16_t>(std::min(spill.size() - offset, kPayloadBytes));
+    std::memcpy(part.payload, spill.data() + offset, part.payload_bytes);
+    write_record(state, part);
+  }
+  state.num_continuations += body.num_continuations;
+  state.header->num_continuations.store(state.num_continuations, std::memory_order_relaxed);
+  std::vector<std::byte>().swap(spill);
 }
 
 std::vector<ThreadState*> list_threads(Session& session) {
@@ -169,19 +211,25 @@ SpanContext ContextStack::top() {
   while (depth > 0) {
     const Entry& entry = entries[static_cast<std::size_t>(depth - 1)];
     const std::uint64_t span_id = entry.span_id.load(std::memory_order_relaxed);
-    if (span_id != 0) return {entry.trace_id_high, entry.trace_id_low, span_id};
+    if (span_id != 0) {
+      if (entry.is_none) return {};
+      return {entry.trace_id_high, entry.trace_id_low, span_id, entry.trace_flags, entry.is_remote};
+    }
     --depth;
   }
   return {};
 }
 
-std::int32_t ContextStack::push(const SpanContext& context) {
+const CarriedPointer& ContextStack::carried() const {
+  static constinit const CarriedPointer kNothing;
+  return depth > 0 ? entries[static_cast<std::size_t>(depth - 1)].carried : kNothing;
+}
+
+std::int32_t ContextStack::push(const SpanContext& context, CarriedPointer carried_state) {
   if (depth == kMaxDepth) return -1;
   Entry& entry = entries[static_cast<std::size_t>(depth)];
-  entry.trace_id_high = context.trace_id_high;
-  entry.trace_id_low = context.trace_id_low;
-  entry.span_id.store(context.span_id, std::memory_order_relaxed);
-  return depth++;
+  entry.carried = std::move(carried_state);
+  return fill(entry, context);
 }
 
 void ContextStack::remove(std::int32_t index, std::uint64_t span_id, bool is_owner) {
@@ -197,7 +245,10 @@ void ContextStack::remove(std::int32_t index, std::uint64_t span_id, bool is_own
 }
 
 void ContextStack::clear() {
-  for (Entry& entry : entries) entry.span_id.store(0, std::memory_order_relaxed);
+  for (Entry& entry : entries) {
+    entry.span_id.store(0, std::memory_order_relaxed);
+    entry.carried.reset();
+  }
   depth = 0;
 }
 
@@ -216,6 +267,14 @@ NameId ThreadState::find_name(std::string_view name) {
     cached.text = name;
   }
   return cached.id;
+}
+
+SpanPayload ThreadState::payload_of(RecordBody& body, std::vector<std::byte>& spill) {
+  return {body, spill, spill_capacity_bytes, session->options.limits};
+}
+
+SpanPayload ThreadState::payload_of(OpenSlot& slot) {
+  return payload_of(slot.body, spills[static_cast<std::size_t>(&slot - slots)]);
 }
 
 ThreadState* thread_state() {
@@ -249,24 +308,12 @@ void deactivate_session(Session& session) {
   mirror_names(nullptr, 0, nullptr);
 }
 
-void write_record(ThreadState& state, const RecordBody& body) {
-  const std::uint64_t index = state.num_records++;
-  RingRecord& record = state.records[index & state.record_mask];
-  const std::byte* source = reinterpret_cast<const std::byte*>(&body);
-  const std::size_t num_words = used_words(body.payload_bytes);
-  record.sequence.store(2 * index + 1, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < num_words; ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, source + 8 * i, sizeof word);
-    // Release keeps these behind the odd sequence number, which a reader of any of them then sees. On x86 a plain
-    // store.
-    record.words[i].store(word, std::memory_order_release);
+void write_span(ThreadState& state, RecordBody& body, std::vector<std::byte>& spill) {
+  if (!spill.empty()) [[unlikely]] {
+    write_continuations(state, body, spill);
   }
-  record.sequence.store(2 * index + 2, std::memory_order_release);
-  state.header->num_records.store(index + 1, std::memory_order_release);
-  if (body.num_dropped_attributes != 0) {
-    state.session->dropped_attributes.fetch_add(body.num_dropped_attributes, std::memory_order_relaxed);
-  }
+  body.span_number = static_cast<std::uint32_t>(state.num_records - state.num_continuations);
+  write_record(state, body);
 }
 
 bool read_record(const RingRecord& record, std::uint64_t index, RecordBody& body) {
@@ -306,7 +353,10 @@ void close_open_spans(Session& session, std::vector<SpanData>& spans) {
 
 std::uint64_t count_records(Session& session) {
   std::uint64_t count = 0;
-  for (ThreadState* state : list_threads(session)) count += state->header->num_records.load(std::memory_order_relaxed);
+  for (ThreadState* state : list_threads(session)) {
+    const std::uint64_t continuations = state->header->num_continuations.load(std::memory_order_relaxed);
+    count += std::max(state->header->num_records.load(std::memory_order_relaxed), continuations) - continuations;
+  }
   return count;
 }
 

@@ -11,13 +11,24 @@
 #include <string_view>
 #include <vector>
 
-#include "pharos/lens/exporter.h"
+#include "pharos/lens/data/span_data.h"
+#include "pharos/lens/record/joiner.h"
+#include "pharos/lens/record/limits.h"
+#include "pharos/lens/record/payload.h"
 #include "pharos/lens/record/ring_format.h"
+#include "pharos/lens/sampler.h"
 #include "pharos/lens/span.h"
 
 namespace pharos::lens::internal {
 
 struct Session;
+
+/// What comes along with a context from another process and is handed on to the next.
+struct CarriedState {
+  std::string tracestate;
+  std::vector<std::pair<std::string, std::string>> baggage;
+};
+using CarriedPointer = std::shared_ptr<const CarriedState>;
 
 /// Spans that are current in a thread, innermost last. Only the owner changes the depth; a span that ends in another
 /// thread, or not in order, leaves a zero that the owner skips.
@@ -27,17 +38,44 @@ struct ContextStack {
     std::atomic<std::uint64_t> span_id{0};
     std::uint64_t trace_id_high = 0;
     std::uint64_t trace_id_low = 0;
+    std::uint8_t trace_flags = 0;
+    bool is_remote = false;
+    bool is_none = false;  ///< hides what is below: there is no current span; span_id only tells entries apart
+    CarriedPointer carried;
   };
 
   SpanContext top();
-  /// Position of the new entry, or -1 when the stack is full: the span is then recorded but never current.
-  std::int32_t push(const SpanContext& context);
+  /// Of the context that top() has just returned; null: nothing.
+  const CarriedPointer& carried() const;
+  /// Position of the new entry, or -1 when the stack is full: the span is then recorded but never current. What the
+  /// entry below carries is carried on.
+  std::int32_t push(const SpanContext& context) {
+    if (depth == kMaxDepth) return -1;
+    Entry& entry = entries[static_cast<std::size_t>(depth)];
+    const CarriedPointer& below = carried();
+    if (below != nullptr || entry.carried != nullptr) [[unlikely]] {
+      entry.carried = below;
+    }
+    return fill(entry, context);
+  }
+  std::int32_t push(const SpanContext& context, CarriedPointer carried_state);
   /// From any thread: the entry at `index`, if it still is that of `span_id`, is no longer current.
   void remove(std::int32_t index, std::uint64_t span_id, bool is_owner);
   void clear();
 
   std::int32_t depth = 0;
   std::array<Entry, kMaxDepth> entries;
+
+ private:
+  std::int32_t fill(Entry& entry, const SpanContext& context) {
+    entry.trace_id_high = context.trace_id_high;
+    entry.trace_id_low = context.trace_id_low;
+    entry.trace_flags = context.trace_flags;
+    entry.is_remote = context.is_remote;
+    entry.is_none = false;
+    entry.span_id.store(context.span_id, std::memory_order_relaxed);
+    return depth++;
+  }
 };
 
 /// What a recording thread needs. Belongs to a session, outlives the thread and is handed to a later one.
@@ -49,11 +87,17 @@ struct ThreadState {
   OpenSlot* slots = nullptr;
   RingRecord* records = nullptr;
   std::uint64_t record_mask = 0;
-  std::uint64_t num_records = 0;  ///< the owner's copy of header->num_records
+  std::uint64_t num_records = 0;        ///< the owner's copy of header->num_records
+  std::uint64_t num_continuations = 0;  ///< … and of header->num_continuations
+  const Sampler* sampler = nullptr;     ///< null: a span is sampled unless its parent is not
   std::uint64_t free_slots = ~std::uint64_t{0};
   std::atomic<std::uint64_t> remotely_freed_slots{0};
   std::uint64_t random_state = 0;
-  std::uint64_t drained_records = 0;  ///< the exporter thread's
+  std::uint64_t drained_records = 0;                         ///< the exporter thread's
+  std::uint32_t drained_spans = 0;                           ///< the exporter thread's, modulo 2^32
+  RecordJoiner joiner;                                       ///< the exporter thread's
+  std::array<std::vector<std::byte>, kNumOpenSlots> spills;  ///< what did not fit into a slot; under the slot's claim
+  std::size_t spill_capacity_bytes = 0;
   ContextStack stack;
   struct CachedName {
     std::string text;
@@ -64,6 +108,8 @@ struct ThreadState {
   /// 64 bits that are never zero (splitmix64 seeded by the operating system: unlike ids of equally seeded ranks).
   std::uint64_t next_id();
   NameId find_name(std::string_view name);
+  SpanPayload payload_of(OpenSlot& slot);
+  SpanPayload payload_of(RecordBody& body, std::vector<std::byte>& spill);
 };
 
 struct SessionOptions {
@@ -72,6 +118,8 @@ struct SessionOptions {
   int rank = 0;
   int world_size = 1;
   std::string service_name;
+  RecordLimits limits = {};
+  SamplerPointer sampler = {};  ///< null: parent-based, on at the root, at no cost
 };
 
 /// Rings and counts between one init and its shutdown. Never freed: spans that are still alive refer to it.
@@ -100,8 +148,11 @@ Session* open_session(const SessionOptions& options);
 /// No span starts or ends in `session` from here on.
 void deactivate_session(Session& session);
 
-/// Writes the body as the next record of the calling thread's ring.
-void write_record(ThreadState& state, const RecordBody& body);
+/// The slot of spans that are not sampled: never open, so nothing is ever written to it.
+extern constinit OpenSlot dropped_slot;
+
+/// Writes an ended span into the calling thread's ring: what was spilled, then the body. Empties `spill`.
+void write_span(ThreadState& state, RecordBody& body, std::vector<std::byte>& spill);
 
 /// Takes the ended spans since the last call out of all rings. Exporter thread, or anyone after it has ended.
 void drain(Session& session, std::vector<SpanData>& spans);

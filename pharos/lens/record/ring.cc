@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/lens/record/joiner.h"
 #include "pharos/lens/record/payload.h"
 #include "pharos/lens/record/recorder.h"
 
@@ -85,15 +87,23 @@ class RegionReader {
         names_(names) {}
 
   void read_records(RingContents& contents) const {
+    const std::uint64_t continuations = header_.num_continuations.load(std::memory_order_acquire);
     const std::uint64_t head = header_.num_records.load(std::memory_order_acquire);
     const std::uint64_t first = head > capacity_ ? head - capacity_ : 0;
-    contents.num_overwritten += first;
+    internal::RecordJoiner joiner;
+    std::uint64_t num_counted = 0;
     RecordBody body;
     // One more than counted: the process may have died between a record's last word and the count.
     for (std::uint64_t index = first; index <= head; ++index) {
       if (!internal::read_record(records_[index & (capacity_ - 1)], index, body)) continue;
-      if (body.span_id != 0) contents.spans.push_back(to_span(body));
+      if (body.span_id == 0) continue;
+      std::optional<SpanData> span = joiner.add(body);
+      if (!span) continue;
+      num_counted += index < head;
+      contents.spans.push_back(with_name(std::move(*span), body));
     }
+    const std::uint64_t num_ended = head > continuations ? head - continuations : 0;
+    if (first != 0 && num_ended > num_counted) contents.num_overwritten += num_ended - num_counted;
   }
 
   void read_open(RingContents& contents) const {
@@ -103,7 +113,7 @@ class RegionReader {
       RecordBody body;
       std::memcpy(static_cast<void*>(&body), &slots_[i].body, sizeof body);
       if (body.span_id == 0) continue;
-      SpanData span = to_span(body);
+      SpanData span = with_name(internal::decode(body, {}), body);
       if (state == internal::kTruncated) {
         internal::mark_truncated(span, span.end_ns, "still open at telemetry shutdown");
         contents.spans.push_back(std::move(span));
@@ -116,8 +126,7 @@ class RegionReader {
   }
 
  private:
-  SpanData to_span(const RecordBody& body) const {
-    SpanData span = internal::decode(body);
+  SpanData with_name(SpanData span, const RecordBody& body) const {
     span.name = body.name < names_.size() ? names_[body.name] : "unknown name " + std::to_string(body.name);
     span.thread_index = header_.thread_index;
     return span;

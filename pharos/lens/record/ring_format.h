@@ -1,4 +1,4 @@
-// The ring file `trace/rank_N.ring`, version 1. Written through memory maps by the process that is looked at, read by
+// The ring file `trace/rank_N.ring`, version 2. Written through memory maps by the process that is looked at, read by
 // anyone at any time, also after that process was killed. Little endian, all offsets in bytes.
 //
 //     0                   FileHeader (4096 bytes)
@@ -6,13 +6,20 @@
 //     regions_offset      num_regions regions of region_bytes, one per recording thread (reused by later threads):
 //                           RegionHeader, num_open_slots records (spans still open), ring_records records (ended spans)
 //
-// Record = 72 bytes of fixed fields and up to 312 bytes of payload. Its first word orders readers against the writer:
+// Record = 80 bytes of fixed fields and up to 304 bytes of payload. Its first word orders readers against the writer:
 //   in the ring   2·index + 1 while record number `index` is being written, 2·index + 2 when it is whole; it lies at
 //                 position index mod ring_records, so the oldest is overwritten;
 //   in a slot     generation · 4 + SlotState.
 // Payload = entries of {u8 kind, u8 key length, u16 value length, key, value}:
-//   kBool 1 byte · kInteger i64 · kDouble f64 · kText bytes · kIntegers i64 each · kStatusDescription text ·
-//   kLink trace id high, low, span id · kException i64 time, u16 length of type, type, message.
+//   kBool 1 byte · kInteger i64 · kDouble f64 · kText bytes · kIntegers i64 each · kDoubles f64 each ·
+//   kTexts {u16 length, text} each · kBools 1 byte each · kStatusDescription text · kTraceState text ·
+//   kLink trace id high, low, span id, u8 trace flags, u8 is remote ·
+//   kException i64 time, u16 length of type, type, u16 length of message, message, stack trace ·
+//   kEvent i64 time, u16 dropped attributes, u16 length of name, name, entries of its attributes.
+//
+// Entries that do not fit stay in memory while the span is open. When it ends they become continuation records (flag
+// kContinuation, same span_id, num_continuations counts from 0) directly before the record of the span, whose
+// num_continuations says how many there are. A reader that misses one has lost num_spilled entries.
 #pragma once
 
 #include <atomic>
@@ -22,12 +29,12 @@
 namespace pharos::lens::internal {
 
 inline constexpr char kRingMagic[8] = {'P', 'H', 'A', 'R', 'O', 'S', 'R', '1'};
-inline constexpr std::uint32_t kRingVersion = 1;
+inline constexpr std::uint32_t kRingVersion = 2;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kNamesBytes = 64 * kPageBytes;
 inline constexpr std::uint32_t kMaxThreads = 64;
 inline constexpr std::uint32_t kNumOpenSlots = 64;
-inline constexpr std::size_t kPayloadBytes = 312;
+inline constexpr std::size_t kPayloadBytes = 304;
 
 struct FileHeader {
   char magic[8];
@@ -53,16 +60,29 @@ struct FileHeader {
 static_assert(sizeof(FileHeader) <= kPageBytes);
 
 struct RegionHeader {
-  std::atomic<std::uint64_t> num_records;  ///< ended spans ever written
+  std::atomic<std::uint64_t> num_records;  ///< records ever written: ended spans and continuations
   std::uint32_t thread_id;                 ///< of the kernel, the last thread that used the region
   std::uint32_t thread_index;
-  std::uint64_t reserved[6];
+  std::atomic<std::uint64_t> num_continuations;  ///< of num_records
+  std::uint64_t reserved[5];
 };
 static_assert(sizeof(RegionHeader) == 64);
 
 enum SlotState : std::uint64_t { kFree = 0, kOpen = 1, kBusy = 2, kTruncated = 3 };
 
-enum RecordFlag : std::uint8_t { kScopeLens = 1, kUngated = 2, kIsError = 4, kTextCut = 8 };
+enum RecordFlag : std::uint8_t {
+  kScopeLens = 1,
+  kUngated = 2,
+  kIsError = 4,
+  kTextCut = 8,
+  kParentRemote = 16,
+  kContinuation = 32,
+  kIsOk = 64,
+  kTypedErrors = 128,  ///< errors are described as "Type: message"
+};
+
+/// RecordBody::group of a span without a group.
+inline constexpr std::uint8_t kNoGroup = 0xff;
 
 enum class EntryKind : std::uint8_t {
   kBool = 1,
@@ -70,9 +90,14 @@ enum class EntryKind : std::uint8_t {
   kDouble = 3,
   kText = 4,
   kIntegers = 5,
+  kDoubles = 6,
+  kTexts = 7,
+  kBools = 8,
   kStatusDescription = 16,
   kLink = 17,
   kException = 18,
+  kEvent = 19,
+  kTraceState = 20,
 };
 
 /// A record as its owner writes it. In the ring its words are stored one by one (RingRecord).
@@ -87,8 +112,15 @@ struct RecordBody {
   std::uint8_t group;
   std::uint8_t flags;
   std::uint16_t payload_bytes;
-  std::uint32_t num_dropped_attributes;
-  std::uint32_t reserved;
+  std::uint16_t num_dropped_attributes;
+  std::uint16_t num_continuations;  ///< records before this one; in a continuation its own number
+  std::uint16_t num_spilled;        ///< entries that are not in `payload`
+  std::uint8_t trace_flags;
+  std::uint8_t num_dropped_events;
+  std::uint32_t span_number;  ///< spans that were written to this ring before, modulo 2^32
+  std::uint16_t num_attributes;
+  std::uint8_t num_dropped_links;
+  std::uint8_t reserved;
   std::byte payload[kPayloadBytes];
 };
 

@@ -85,7 +85,7 @@ TelemetryOptions small_ring(const TemporaryFolder& folder) {
   TelemetryOptions options;
   options.run_folder = folder.path();
   options.ring_records = 64;
-  options.export_interval = std::chrono::hours(1);
+  options.pipeline.local_interval = std::chrono::hours(1);
   return options;
 }
 
@@ -113,7 +113,7 @@ TEST(Ring, ManyThreadsAtOnceAndAReaderBeside) {
   const TemporaryFolder folder;
   TelemetryOptions options = small_ring(folder);
   options.ring_records = 16384;
-  options.export_interval = std::chrono::milliseconds(10);
+  options.pipeline.local_interval = std::chrono::milliseconds(10);
   MemoryTelemetry memory(kEveryGroup, options);
   constexpr int kThreads = 4;
   constexpr int kSpans = 2000;

@@ -18,6 +18,18 @@ StoredValue to_stored(const AttributeValue& value) {
       return std::string(value.as_text());
     case AttributeValue::Type::kIntegers:
       return std::vector<std::int64_t>(value.as_integers().begin(), value.as_integers().end());
+    case AttributeValue::Type::kDoubles:
+      return std::vector<double>(value.as_doubles().begin(), value.as_doubles().end());
+    case AttributeValue::Type::kTexts: {
+      std::vector<std::string> texts;
+      for (std::size_t i = 0; i < value.size(); ++i) texts.emplace_back(value.text_at(i));
+      return texts;
+    }
+    case AttributeValue::Type::kBools: {
+      std::vector<bool> flags;
+      for (std::size_t i = 0; i < value.size(); ++i) flags.push_back(value.bool_at(i));
+      return flags;
+    }
     case AttributeValue::Type::kNone:
       break;
   }

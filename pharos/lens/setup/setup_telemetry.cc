@@ -1,5 +1,6 @@
 #include "pharos/lens/setup/setup_telemetry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "pharos/lens/otlp/options.h"
@@ -14,6 +15,32 @@ BatchOptions batch_options(const BatchSettings& settings) {
   return {.schedule_delay = std::chrono::milliseconds(settings.schedule_delay_ms),
           .max_queue = static_cast<std::size_t>(settings.max_queue_size),
           .max_batch = static_cast<std::size_t>(settings.max_export_batch_size)};
+}
+
+/// The environment's sampler and, where it is on, that of the rank: a span is recorded if both agree. Null: all spans.
+SamplerPointer make_sampler_of(const LensConfig& config, const SdkSettings& settings, int rank) {
+  const bool is_default = settings.sampler.is_parent_based && settings.sampler.ratio >= 1.0;
+  if (is_default && !config.sampler_enabled) return nullptr;
+  SamplerPointer sampler =
+      settings.sampler.ratio >= 1.0 ? make_always_on_sampler() : make_trace_id_ratio_sampler(settings.sampler.ratio);
+  if (settings.sampler.is_parent_based) sampler = make_parent_based_sampler(sampler);
+  if (!config.sampler_enabled) return sampler;
+  return make_composed_sampler({sampler, make_rank_aware_sampler(rank, config.export_sample_rate)});
+}
+
+RecordLimits record_limits(const LimitSettings& settings) {
+  const auto count = [](std::int64_t limit) {
+    return static_cast<std::uint32_t>(std::min<std::int64_t>(limit, 1 << 30));
+  };
+  const auto length = [](const std::optional<std::int64_t>& limit) {
+    return limit ? static_cast<std::size_t>(*limit) : RecordLimits::kUnlimited;
+  };
+  return {.span_attributes = count(settings.span_attributes),
+          .event_attributes = count(settings.event_attributes),
+          .events = count(settings.span_events),
+          .links = count(settings.span_links),
+          .span_text_characters = length(settings.span_attribute_length),
+          .event_text_characters = length(settings.span_attribute_length)};
 }
 
 /// What an exporting rank does beyond its ring.
@@ -61,6 +88,7 @@ SetupResult setup_telemetry(const LensConfig& config, const SetupInput& input, c
   options.world_size = input.world_size;
   options.run_folder = input.run_folder;
   options.ring_file = input.keeps_ring;
+  options.limits = record_limits(settings.limits);
   if (result.is_exporting) {
     options.resource_attributes = build_resource(config,
                                                  {.run_id = result.run_id,
@@ -71,6 +99,7 @@ SetupResult setup_telemetry(const LensConfig& config, const SetupInput& input, c
                                                   .host = collect_host_facts(),
                                                   .has_training_keys = input.has_training_keys},
                                                  environment, result.warnings);
+    options.sampler = make_sampler_of(config, settings, input.rank);
     choose_exporters(config, settings, otlp, input, options);
   }
   result.telemetry = &Telemetry::init(std::move(options));
