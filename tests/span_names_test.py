@@ -50,7 +50,8 @@ SITES = {
     "PHAROS_SPAN": 2, "managed_span": 1, "span_cm": 0, "start_span": 1, "record_span": 0, "traced": 1, "create_linked_span": 0
 }
 SITE = re.compile(r"\b(" + "|".join(SITES) + r"|IntervalSpans\s+\w+)\s*\(")
-SET = re.compile(r"(?:\.|->)(?:set|set_attribute)\s*\(\s*(\"[^\"]*\"|(?:\w+::)*k[A-Z]\w*)\s*,")
+SET = re.compile(r"(?:\.|->)(?:set|set_raw)\s*\(\s*(\"[^\"]*\"|(?:\w+::)*k[A-Z]\w*)\s*,")
+PAIRS = re.compile(r"\b(?:add_event|safe_set_span_attributes)\s*\(")
 PAIR = re.compile(r"\{\s*(\"[^\"]*\"|(?:\w+::)*k[A-Z]\w*)\s*,")
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
@@ -132,10 +133,15 @@ def problems_of(file, source):
         for problem in [name_problem(file, site, parts), *map(key_problem, keys)]:
             if problem:
                 found.append(f"{file}:{line}: {problem}")
-    for match in SET.finditer(text) if has_site else ():
-        problem = key_problem(match.group(1))
+    if not has_site and not PAIRS.search(text):
+        return found
+    later = [(match.start(), match.group(1)) for match in SET.finditer(text)]
+    for match in PAIRS.finditer(text):
+        later += [(match.start(), key.group(1)) for part in arguments(text, match.end()) for key in PAIR.finditer(part)]
+    for place, written in later:
+        problem = key_problem(written)
         if problem:
-            found.append(f"{file}:{text.count(chr(10), 0, match.start()) + 1}: {problem}")
+            found.append(f"{file}:{text.count(chr(10), 0, place) + 1}: {problem}")
     return found
 
 
@@ -155,6 +161,7 @@ GOOD = [
     'PHAROS_SPAN(s, Group::kTraceRegion, "dcp.read_data");',
     'PHAROS_SPAN(s, Group::kStep, "megatron.train.log"); s.set("dl.rank", 1); s.set("nvrx.call_idx", 2);',
     '// PHAROS_SPAN(s, Group::kStep, "anything")\n',
+    'span.add_event("spike", {{"megatron.iteration", 3}});\nspan.set_raw("megatron.text", text);',
     'map.set("anything", 1);',  # a file without a span site has nothing to do with spans
 ]
 
@@ -171,6 +178,9 @@ BAD = [
     ('PHAROS_SPAN(s, Group::kStep, "megatron.train.log");\nif (s) s.set("loss", 5);', "a.cc:2: attribute key 'loss'"),
     ('lens::IntervalSpans blocks("blocks", 5);', "span name 'blocks'"),
     ('PHAROS_SPAN(s, Group::kStep);', "has no name"),
+    ('span.add_event("spike", {{"iteration", 3}});', "attribute key 'iteration'"),
+    ('safe_set_span_attributes(span, {{"megatron.rows", 1}, {"columns", 2}});', "attribute key 'columns'"),
+    ('PHAROS_SPAN(s, Group::kStep, "megatron.train.log");\ns.set_raw("loss", 5);', "a.cc:2: attribute key 'loss'"),
     ('lens::create_linked_span("receive", carrier);', "span name 'receive'"),
 ]
 
