@@ -51,8 +51,8 @@ class TokenBucket {
 struct LogRecord {
   Severity severity = Severity::kInfo;
   std::string_view severity_text = {};  ///< empty: that of the severity
-  std::string_view body;
-  std::string_view scope;  ///< the logger's name
+  std::string_view body = {};
+  std::string_view scope = {};  ///< the logger's name
   std::span<const Attribute> attributes = {};
   std::int64_t time_ns = 0;  ///< Unix; 0: now
 };
