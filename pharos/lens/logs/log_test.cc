@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <thread>
 
@@ -213,6 +216,20 @@ TEST(LogQueue, ASeverityTextAndATimeMayBeGiven) {
   EXPECT_EQ(log.severity_text, "Level 25");
   EXPECT_EQ(log.time_ns, 5);
   EXPECT_GT(log.observed_time_ns, 5);
+}
+
+TEST(LogQueue, AForkedChildLeavesTheQueueOfItsParentAlone) {
+  LogQueue queue;
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_ignored = !queue.emit({.body = "from the child"});
+    LogQueue own;
+    _exit(is_ignored && own.emit({.body = "its own"}) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(queue.emit({.body = "from the parent"}));
 }
 
 TEST(LogQueue, NothingIsLostBetweenThreads) {
