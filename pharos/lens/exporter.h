@@ -39,9 +39,9 @@ std::shared_ptr<Exporter> make_console_exporter(int descriptor = 1);
 
 /// A file for each signal; an empty path: that signal is not written.
 struct ExportFiles {
-  std::filesystem::path spans;
-  std::filesystem::path metrics;
-  std::filesystem::path logs;
+  std::filesystem::path spans = {};
+  std::filesystem::path metrics = {};
+  std::filesystem::path logs = {};
 };
 
 /// Files of metrics and logs in the folder of `spans`: beside spans_rank_3.jsonl these are metrics_rank_3.jsonl and

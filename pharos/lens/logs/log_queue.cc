@@ -60,6 +60,7 @@ LogQueue::LogQueue(LogOptions options, std::function<std::int64_t()> clock)
 
 bool LogQueue::emit(const LogRecord& record, const std::source_location& location) {
   if (!is_enabled(record.severity)) return false;
+  if (internal::fork_generation.load(std::memory_order_relaxed) != generation_) return false;
   std::uint64_t num_suppressed = 0;
   if (options_.rate_per_second > 0) {
     const std::int64_t now_ns = clock_();

@@ -14,6 +14,7 @@
 
 #include "pharos/lens/attribute.h"
 #include "pharos/lens/data/log_data.h"
+#include "pharos/lens/record/fork.h"
 
 namespace pharos::lens {
 
@@ -51,8 +52,8 @@ class TokenBucket {
 struct LogRecord {
   Severity severity = Severity::kInfo;
   std::string_view severity_text = {};  ///< empty: that of the severity
-  std::string_view body;
-  std::string_view scope;  ///< the logger's name
+  std::string_view body = {};
+  std::string_view scope = {};  ///< the logger's name
   std::span<const Attribute> attributes = {};
   std::int64_t time_ns = 0;  ///< Unix; 0: now
 };
@@ -90,6 +91,7 @@ class LogQueue {
 
   const LogOptions options_;
   const std::function<std::int64_t()> clock_;
+  const std::uint32_t generation_ = internal::watch_forks();
   mutable std::mutex mutex_;  ///< guards what follows
   std::deque<LogData> records_;
   std::unordered_map<Site, internal::TokenBucket, SiteHash> sites_;

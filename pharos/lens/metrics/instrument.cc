@@ -186,6 +186,7 @@ void Instrument::aggregate(Series& series, NumberValue value) {
 }
 
 void Instrument::record(NumberValue value, std::span<const Attribute> attributes) {
+  if (is_inherited()) return;
   if (!is_acceptable(value)) {
     num_rejected_.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -248,6 +249,7 @@ std::optional<MetricData> Instrument::finish(Data data) {
 }
 
 std::optional<MetricData> Instrument::collect(std::int64_t now_ns) {
+  if (is_inherited()) return std::nullopt;
   run_callback();
   const std::lock_guard lock(mutex_);
   const bool is_delta = temporality() == Temporality::kDelta;

@@ -15,6 +15,7 @@
 #include "pharos/lens/data/metric_data.h"
 #include "pharos/lens/metrics/histogram.h"
 #include "pharos/lens/metrics/options.h"
+#include "pharos/lens/record/fork.h"
 
 namespace pharos::lens {
 
@@ -36,7 +37,8 @@ struct Series {
   std::optional<ExponentialHistogram> exponential_histogram;
 };
 
-/// Thread-safe. A recording waits at most for another recording or for the copy that a collection makes.
+/// Thread-safe. A recording waits at most for another recording or for the copy that a collection makes. In a child
+/// made by fork the instruments of its parent take and give nothing.
 class Instrument {
  public:
   Instrument(std::string name, InstrumentKind kind, bool is_integer, InstrumentOptions options,
@@ -70,6 +72,7 @@ class Instrument {
     return kind_ == InstrumentKind::kObservableCounter || kind_ == InstrumentKind::kObservableGauge;
   }
   bool is_gauge() const { return kind_ == InstrumentKind::kGauge || kind_ == InstrumentKind::kObservableGauge; }
+  bool is_inherited() const { return fork_generation.load(std::memory_order_relaxed) != generation_; }
   bool is_acceptable(NumberValue value) const;
   Temporality temporality() const;
   Series& find_series(std::span<const Attribute> attributes);
@@ -89,6 +92,7 @@ class Instrument {
   const InstrumentOptions options_;
   const MetricOptions metric_options_;
   const std::int64_t created_ns_;
+  const std::uint32_t generation_ = watch_forks();
   std::atomic<std::uint64_t> num_rejected_{0};
 
   mutable std::mutex callback_mutex_;  ///< taken before mutex_

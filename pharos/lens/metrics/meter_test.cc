@@ -1,6 +1,8 @@
 #include "pharos/lens/metrics/meter.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -294,6 +296,25 @@ TEST(Meter, ScopesStayApartAndEmptyOnesAreLeftOut) {
   EXPECT_EQ(data[0].scope, "a");
   EXPECT_EQ(count_points(data), 1u);
   EXPECT_EQ(provider.meter().scope(), "nemo.lens");
+}
+
+TEST(Meter, AForkedChildDoesNotExportTheTotalsOfItsParent) {
+  MemoryMeter metrics;
+  const auto counter = metrics.meter().create_counter<std::int64_t>("c");
+  counter.add(5);
+  const pid_t child = fork();
+  if (child == 0) {
+    counter.add(1);
+    const bool is_silent = metrics.collect().empty();
+    MemoryMeter own;
+    own.meter().create_counter<std::int64_t>("c").add(1);
+    _exit(is_silent && own.collect().size() == 1 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  metrics.collect();
+  EXPECT_EQ(metrics.sum("c"), 5);
 }
 
 struct ExemplarCase {

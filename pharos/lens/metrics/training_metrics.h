@@ -31,22 +31,22 @@ const MetricDescription& find_metric(std::string_view name);
 /// positive values only.
 struct TrainingSample {
   // Megatron's eight.
-  std::optional<double> step_duration_ms;     ///< mean of the interval
-  std::optional<double> loss;                 ///< mean of the interval
-  std::optional<double> throughput_tflops;    ///< TFLOP/s of one GPU
-  std::optional<double> grad_norm;            ///< last step
-  std::optional<std::int64_t> skipped_iters;  ///< in the interval
-  std::optional<double> learning_rate;
-  std::optional<double> tokens_per_sec;       ///< whole job, with padding
-  std::optional<double> memory_allocated_gb;  ///< peak of the process, GiB
+  std::optional<double> step_duration_ms = {};     ///< mean of the interval
+  std::optional<double> loss = {};                 ///< mean of the interval
+  std::optional<double> throughput_tflops = {};    ///< TFLOP/s of one GPU
+  std::optional<double> grad_norm = {};            ///< last step
+  std::optional<std::int64_t> skipped_iters = {};  ///< in the interval
+  std::optional<double> learning_rate = {};
+  std::optional<double> tokens_per_sec = {};       ///< whole job, with padding
+  std::optional<double> memory_allocated_gb = {};  ///< peak of the process, GiB
   // Pharos's own.
-  std::optional<double> loss_scale;
-  std::optional<std::int64_t> nan_iterations;   ///< in the interval
-  std::optional<std::int64_t> consumed_tokens;  ///< in the interval
-  std::optional<double> validation_loss;        ///< of an evaluation since the last sample
-  std::optional<double> checkpoint_seconds;     ///< of a save since the last sample: time the step loop stood still
-  std::optional<double> checkpoint_bytes;       ///< written by this rank in that save
-  std::span<const double> data_wait_ms = {};    ///< one per step of the interval: time it waited for its batch
+  std::optional<double> loss_scale = {};
+  std::optional<std::int64_t> nan_iterations = {};   ///< in the interval
+  std::optional<std::int64_t> consumed_tokens = {};  ///< in the interval
+  std::optional<double> validation_loss = {};        ///< of an evaluation since the last sample
+  std::optional<double> checkpoint_seconds = {};  ///< of a save since the last sample: time the step loop stood still
+  std::optional<double> checkpoint_bytes = {};    ///< written by this rank in that save
+  std::span<const double> data_wait_ms = {};      ///< one per step of the interval: time it waited for its batch
 };
 
 /// Records a sample. The eight instruments are created together by the first call for a meter, Pharos's own by the
@@ -68,9 +68,9 @@ struct SignalCounts {
 };
 
 struct PipelineCounts {
-  SignalCounts spans;
-  SignalCounts points;  ///< metric data points
-  SignalCounts logs;
+  SignalCounts spans = {};
+  SignalCounts points = {};  ///< metric data points
+  SignalCounts logs = {};
   std::uint64_t queue_depth = 0;  ///< items waiting for export
 };
 
@@ -83,9 +83,9 @@ void stop_observing_telemetry(Meter& meter);
 
 /// One request of an inference server (lens.md section 11). Absent values are skipped.
 struct InferenceSample {
-  std::optional<double> request_duration_s;
-  std::optional<std::int64_t> input_tokens;
-  std::optional<std::int64_t> output_tokens;
+  std::optional<double> request_duration_s = {};
+  std::optional<std::int64_t> input_tokens = {};
+  std::optional<std::int64_t> output_tokens = {};
   std::string_view model = {};  ///< empty: no gen_ai.request.model
   std::string_view operation_name = "text_completion";
   std::string_view provider_name = "nemo";
