@@ -38,6 +38,7 @@ import email.utils
 import gzip
 import json
 import os
+import pathlib
 import random
 import signal
 import socket
@@ -143,8 +144,8 @@ class Sink:
                 self.grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(d["service"], {"Export": h}),))
             addr = f"{self.host}:{self.want_grpc}" if self.grpc_direct else "127.0.0.1:0"
             if self.tls[0]:
-                cert, key = (open(p, "rb").read() for p in self.tls)
-                ca = open(self.client_ca, "rb").read() if self.client_ca else None
+                cert, key = (pathlib.Path(p).read_bytes() for p in self.tls)
+                ca = pathlib.Path(self.client_ca).read_bytes() if self.client_ca else None
                 port = self.grpc.add_secure_port(addr, grpc.ssl_server_credentials([(key, cert)], ca, bool(ca)))
             else:
                 port = self.grpc.add_insecure_port(addr)
