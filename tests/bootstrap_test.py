@@ -40,7 +40,7 @@ class Bootstrap(unittest.TestCase):
         self.root = pathlib.Path(folder.name, "clone")
         self.state = pathlib.Path(folder.name, "state")
         shutil.copytree(ROOT / "tools", self.root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("requirements.txt", "requirements-bench.txt"):
+        for name in ("requirements.txt", "requirements-bench.txt", "requirements-test.txt"):
             shutil.copy(ROOT / name, self.root)
         (self.state / "bin").mkdir(parents=True)
         for name, text in {**{f"bin/{name}": text for name, text in SCRIPTS.items()}, "python": PYTHON}.items():
@@ -74,6 +74,8 @@ class Bootstrap(unittest.TestCase):
                 "apt-get update -qq",
                 "apt-get install --yes --no-install-recommends " + " ".join(packages("build", "test")[5:]) + " -qq",
                 "python3 -m venv .venv",
+                "pip install",
+                "python3 -m venv .venv-test",
                 "pip install",
             ],
         )

@@ -248,7 +248,8 @@ Verdict judge_http(const Answer& answer, std::int64_t wall_seconds) {
   }
   std::string reason = answer.body;
   if (is_of_type(answer, "application/x-protobuf")) {
-    if (const auto status = parse_rpc_status(answer.body)) reason = status->message;
+    const auto status = parse_rpc_status(answer.body);
+    if (status && !status->message.empty()) reason = status->message;
   }
   Verdict verdict{.fate = is_retryable_http(answer.http_status) ? Fate::kRetry : Fate::kRefused,
                   .message = "HTTP status " + std::to_string(answer.http_status) + as_reason(reason)};

@@ -38,6 +38,9 @@ void write_text_unless_empty(Writer& writer, Tag tag, std::string_view text) {
   if (!text.empty()) write_text(writer, tag, text);
 }
 
+/// A message without fields; protozero leaves out one that ends as it began.
+void write_empty_message(Writer& writer, Tag tag) { writer.add_message(tag, "", 0); }
+
 /// Big-endian bytes, as ids travel.
 void store_big_endian(std::uint64_t value, char* bytes) {
   for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (56 - 8 * i));
@@ -67,6 +70,7 @@ void write_scalar(Writer& value, const std::string& scalar) { write_text(value, 
 
 template <typename Element>
 void write_scalar(Writer& value, const std::vector<Element>& list) {
+  if (list.empty()) return write_empty_message(value, kAnyArray);
   Writer array(value, kAnyArray);
   for (const auto& element : list) {
     Writer item(array, kArrayValues);
@@ -127,9 +131,10 @@ void write_link(Writer& span, Tag tag, const SpanContext& context) {
 /// An unset status is an empty message; only a failure has a text (lens.md section 8.5).
 void write_status(Writer& span, Tag tag, const SpanData& data) {
   enum Status : Tag { kMessage = 2, kCode = 3 };
+  if (data.status == StatusCode::kUnset) return write_empty_message(span, tag);
   Writer message(span, tag);
   if (data.status == StatusCode::kError) write_text_unless_empty(message, kMessage, data.status_description);
-  if (data.status != StatusCode::kUnset) message.add_enum(kCode, static_cast<std::int32_t>(data.status));
+  message.add_enum(kCode, static_cast<std::int32_t>(data.status));
 }
 
 void write_span(Writer& scope_block, const SpanData& data, const Resource& resource) {

@@ -28,6 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kFirstBackoff{1000};
 constexpr milliseconds kLongestBackoff{32000};
+/// With less time left, a try is not begun: it would only fail and hide why the ones before did.
+constexpr milliseconds kShortestTry{100};
 
 /// OpenSSL writes to sockets without MSG_NOSIGNAL, and with CURLOPT_NOSIGNAL libcurl does not shield it: a receiver
 /// that hangs up would end the process. A SIGPIPE that comes from here goes to this thread and is eaten.
@@ -180,7 +182,7 @@ std::optional<Outcome> Sender::State::schedule_retry(Request& request, const Ver
   const auto now = Clock::now();
   const bool is_asked = verdict.retry_after && verdict.retry_after->count() > 0;
   const milliseconds wait = is_asked ? *verdict.retry_after : backoff(request.num_tries);
-  if (now + wait < request.deadline) {
+  if (now + wait + kShortestTry <= request.deadline) {
     request.next_try = now + wait;
     return std::nullopt;
   }

@@ -50,6 +50,14 @@ int limit_silence(void*, curl_socket_t descriptor, curlsocktype) {
   return CURL_SOCKOPT_OK;
 }
 
+/// libcurl 7.88 begins HTTP/2 anew on a plaintext connection that speaks it already, and fails: there each request has
+/// a connection of its own. 8.0 and the versions before 7.88 share one.
+bool shares_plaintext_http2() {
+  constexpr unsigned int kFirstBroken = 0x075800, kFirstSound = 0x080000;
+  static const unsigned int version = curl_version_info(CURLVERSION_NOW)->version_num;
+  return version < kFirstBroken || version >= kFirstSound;
+}
+
 bool is_tls_fault(CURLcode code, const std::string& detail) {
   switch (code) {
     case CURLE_PEER_FAILED_VERIFICATION:
@@ -106,14 +114,22 @@ Transfer::Transfer(const SignalOptions& options, Signal signal, const std::strin
   set_common(body, limit, needs_new_connection);
   if (options.use_tls) set_tls();
   set_headers(limit);
-  if (!is_grpc) {
+  if (is_grpc) {
+    set_http2();
+  } else {
     set_option(handle(), CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-    return;
   }
+}
+
+void Transfer::set_http2() {
   set_option(handle(), CURLOPT_HTTP_VERSION,
-             static_cast<long>(options.use_tls ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE));
+             static_cast<long>(options_.use_tls ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE));
   set_option(handle(), CURLOPT_PIPEWAIT, 1L);         // share a connection that is still being made
   set_option(handle(), CURLOPT_HTTPPROXYTUNNEL, 1L);  // a proxy that only forwards does not know HTTP/2
+  if (!options_.use_tls && !shares_plaintext_http2()) {
+    set_option(handle(), CURLOPT_FRESH_CONNECT, 1L);
+    set_option(handle(), CURLOPT_FORBID_REUSE, 1L);
+  }
 }
 
 void Transfer::set_common(const std::string& body, std::chrono::milliseconds limit, bool needs_new_connection) {

@@ -36,6 +36,7 @@ class Transfer {
   };
 
   void set_common(const std::string& body, std::chrono::milliseconds limit, bool needs_new_connection);
+  void set_http2();
   void set_tls();
   void set_headers(std::chrono::milliseconds limit);
   void add_header(const std::string& line);
