@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <fstream>
+#include <regex>
 #include <set>
 
 #include "pharos/lens/setup/resource.h"
@@ -52,6 +54,26 @@ TEST(Variables, TableIsWhatIsRead) {
     EXPECT_TRUE(variable.meaning.ends_with('.')) << name;
   }
   EXPECT_EQ(asked, listed);
+}
+
+/// The row of `variable` in docs/observability/configuration.md.
+std::string documentation_row(const VariableDescription& variable) {
+  const std::string value = variable.default_value.empty() ? "" : "`" + std::string(variable.default_value) + "`";
+  return "| `" + std::string(variable.is_prefixed ? "P_" : "") + std::string(variable.name) + "` | " + value + " | " +
+         std::string(variable.meaning) + " | " + std::string(variable.note) + " |";
+}
+
+TEST(Variables, DocumentationHasTheTable) {
+  std::ifstream file(PHAROS_TEST_DATA "/../../docs/observability/configuration.md");
+  ASSERT_TRUE(file) << "no docs/observability/configuration.md";
+  const std::regex is_row("^\\| `[A-Z][A-Z0-9_]*` \\|.*");
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(file, line);) {
+    if (std::regex_match(line, is_row)) rows.push_back(line);
+  }
+  std::vector<std::string> expected;
+  for (const VariableDescription& variable : known_variables()) expected.push_back(documentation_row(variable));
+  EXPECT_EQ(rows, expected);
 }
 
 TEST(Variables, ProcessEnvironmentIsTheProcess) {
