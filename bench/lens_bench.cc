@@ -2,9 +2,9 @@
 //
 // 2026-11-29, 2 cores of an AMD EPYC with AVX-512, all busy with other work (bench/run lens, best of 3 rounds):
 //   gate_query                          0.4 ns
-//   site_of_disabled_group              1.8 ns (1.0 ns on idle cores)
+//   site_of_disabled_group              1.8 ns (1.0 ns of CPU time in an earlier run)
 //   span_without_attributes             101 ns
-//   span_with_two_attributes             91 ns (72 ns on idle cores)
+//   span_with_two_attributes             91 ns (72 ns of CPU time in an earlier run)
 //   span_with_two_attributes_exported   111 ns
 //   span_with_four_attributes           106 ns
 //   span_cm_with_two_attributes         109 ns
