@@ -75,6 +75,13 @@ class CommandLine(ProgramTest):
         self.assert_exit(self.train(folder, "train.train_iters=2"), 0)
         self.assert_refused(self.train(folder, "train.train_iters=2"), "already holds a run", "--resume")
 
+    def test_traces(self):
+        self.assert_refused(run("trace", "show", self.folder / "absent"), "does not exist", "--run-dir")
+        self.assert_refused(run("trace", "show", self.folder), "not a run folder", "trace/rank_N.ring")
+        foreign = self.folder / "foreign.ring"
+        foreign.write_bytes(b"x" * 10000)
+        self.assert_refused(run("trace", "show", foreign), "foreign.ring", "wrong magic")
+
     def test_resume_with_another_model(self):
         folder = self.folder / "reshaped"
         self.assert_exit(self.train(folder, "train.train_iters=2"), 0)

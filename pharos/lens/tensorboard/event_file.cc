@@ -18,7 +18,7 @@
 namespace pharos::lens {
 namespace {
 
-constexpr std::size_t kBufferBytes = 64 * 1024;
+constexpr std::size_t kBufferBytes = 65536;
 
 // Field numbers of event.proto, summary.proto, tensor.proto and tensor_shape.proto.
 enum EventField : std::uint32_t { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5 };
