@@ -51,7 +51,8 @@ class Registry {
   Group add(std::string_view name, bool is_default, bool is_per_step) {
     const std::lock_guard lock(mutex_);
     if (const std::optional<Group> known = find_locked(name)) return *known;
-    if (num_names_ == names_.size()) throw base::InternalError("there are 47 registered span groups, the most there can be");
+    if (num_names_ == names_.size())
+      throw base::InternalError("there are 47 registered span groups, the most there can be");
     const auto group = static_cast<Group>(num_names_);
     names_[num_names_++] = name;
     if (is_default) default_ |= group_bit(group);

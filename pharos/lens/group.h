@@ -11,8 +11,8 @@
 
 namespace pharos::lens {
 
-/// A span belongs to one group; groups are switched on and off together by the bit of the same number. Values from 16 on
-/// come from register_group().
+/// A span belongs to one group; groups are switched on and off together by the bit of the same number. Values from 16
+/// on come from register_group().
 enum class Group : std::uint8_t {
   kJob,
   kCheckpoint,
@@ -50,8 +50,9 @@ std::string_view group_name(Group group);
 /// The group of that exact name.
 std::optional<Group> find_group(std::string_view name);
 
-/// Adds a group of the program's own. It belongs to `profiling` and `all`, and to those of `default` and `per_step` that
-/// are named in `presets` (`default` implies `per_step`). Call it in one place before the first specification is parsed:
+/// Adds a group of the program's own. It belongs to `profiling` and `all`, and to those of `default` and `per_step`
+/// that are named in `presets` (`default` implies `per_step`). Call it in one place before the first specification is
+/// parsed:
 ///
 ///     const lens::Group kRollout = lens::register_group("rollout", {"per_step"});
 ///

@@ -34,8 +34,8 @@ struct RemoteContext {
   Baggage baggage;         ///< decoded; never copied to attributes
 };
 
-/// Writes the thread's current context: `traceparent` if there is a valid one, `tracestate` and `baggage` if they are not
-/// empty (at most 32 members; at most 180 pairs, 4096 bytes a pair, 8192 in all).
+/// Writes the thread's current context: `traceparent` if there is a valid one, `tracestate` and `baggage` if they are
+/// not empty (at most 32 members; at most 180 pairs, 4096 bytes a pair, 8192 in all).
 void inject_context(Carrier& carrier);
 
 /// Invalid headers count as absent; never an error. Does not look at the current context.
@@ -61,12 +61,12 @@ ManagedSpan create_linked_span(std::string_view name, const RemoteContext& remot
 ManagedSpan create_linked_span(std::string_view name, const Carrier& carrier,
                                std::initializer_list<Attribute> attributes = {});
 
-/// The context all ranks of a run agree on for a step without talking to each other: ids are those of SHA-256 of the run
-/// id and the step (lens.md section 15, B2 and B3). It counts as remote and sampled.
+/// The context all ranks of a run agree on for a step without talking to each other: ids are those of SHA-256 of the
+/// run id and the step (lens.md section 15, B2 and B3). It counts as remote and sampled.
 SpanContext derive_trace_context(std::string_view run_id, std::int64_t step);
 
-/// The broadcast payload of nemo-lens: a JSON object in Python's default style, ASCII only, `traceparent` first. 74 bytes
-/// with a traceparent alone, "{}" for an empty carrier.
+/// The broadcast payload of nemo-lens: a JSON object in Python's default style, ASCII only, `traceparent` first. 74
+/// bytes with a traceparent alone, "{}" for an empty carrier.
 std::string encode_trace_broadcast(const Carrier& carrier);
 
 /// None if `bytes` is no JSON object; members that are no text are left out.
@@ -88,8 +88,8 @@ enum class TraceBroadcast : std::uint8_t {
   kJson,   ///< two collectives, an int64 length and the JSON: what nemo-lens does, with trace state and baggage
 };
 
-/// The current context of `src_rank` on all ranks, as a carrier; empty if it has none. Attaches nothing. Every rank must
-/// call it, or none. What `broadcast` throws passes on.
+/// The current context of `src_rank` on all ranks, as a carrier; empty if it has none. Attaches nothing. Every rank
+/// must call it, or none. What `broadcast` throws passes on.
 Carrier broadcast_trace_context(int rank, int src_rank, const BroadcastBytes& broadcast,
                                 TraceBroadcast form = TraceBroadcast::kFrame);
 

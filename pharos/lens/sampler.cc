@@ -109,8 +109,7 @@ SamplerPointer make_parent_based_sampler(SamplerPointer root) {
 SamplerPointer make_rank_aware_sampler(int rank, double rate) {
   // As nemo-lens: 1 and 0 need no bucket, so that rank 2491 of bucket 9999 has no say in it.
   const bool is_on = rate >= 1 || (rate > 0 && sampling_bucket(rank) / 10000.0 < rate);
-  const std::string description =
-      "RankAwareSampler{rank=" + std::to_string(rank) + ",rate=" + number_text(rate) + "}";
+  const std::string description = "RankAwareSampler{rank=" + std::to_string(rank) + ",rate=" + number_text(rate) + "}";
   return std::make_shared<ConstantSampler>(is_on, description);
 }
 

@@ -62,8 +62,7 @@ SpanContext make_context(ThreadState& state, const SpanContext& parent) {
 }
 
 /// All fixed fields but name, group and times.
-void begin_body(internal::RecordBody& body, const SpanContext& context, const SpanContext& parent,
-                std::uint8_t flags) {
+void begin_body(internal::RecordBody& body, const SpanContext& context, const SpanContext& parent, std::uint8_t flags) {
   body.span_id = context.span_id;
   body.parent_span_id = parent.span_id;
   body.trace_id_high = context.trace_id_high;
@@ -174,7 +173,8 @@ std::uint32_t open_slot(ThreadState& state, internal::OpenSlot& slot, const inte
 /// Cold: makes a span of another trace current, without the trace state of the context it leaves.
 std::int32_t push_apart(internal::ContextStack& stack, const SpanContext& context) {
   internal::CarriedPointer carried = stack.carried();
-  if (carried != nullptr) carried = std::make_shared<internal::CarriedState>(internal::CarriedState{"", carried->baggage});
+  if (carried != nullptr)
+    carried = std::make_shared<internal::CarriedState>(internal::CarriedState{"", carried->baggage});
   return stack.push(context, std::move(carried));
 }
 
@@ -220,7 +220,11 @@ ManagedSpan ManagedSpan::start_with(Group group, NameId name, const StartOptions
   SpanContext parent = options.parent ? options.parent : current;
   if (options.is_root) parent = {};
   internal::SpanStart plan{options.is_ungated ? internal::kNoGroup : static_cast<std::uint8_t>(group),
-                           flags_of(options), name, options.start_ns, options.make_current, !(parent == current)};
+                           flags_of(options),
+                           name,
+                           options.start_ns,
+                           options.make_current,
+                           !(parent == current)};
   ManagedSpan span = begin(*state, plan, parent, attributes);
   span.add_link(options.link);
   return span;

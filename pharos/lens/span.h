@@ -134,8 +134,8 @@ class ManagedSpan {
   /// False also for a span that was not sampled.
   bool is_recording() const;
 
-  /// Sets an attribute; a key set before is replaced and moves to the end. No value, an empty key: nothing happens. Text
-  /// of keys such as `password` becomes "[REDACTED]" (redact_value). Up to 304 bytes of keys and values cost no
+  /// Sets an attribute; a key set before is replaced and moves to the end. No value, an empty key: nothing happens.
+  /// Text of keys such as `password` becomes "[REDACTED]" (redact_value). Up to 304 bytes of keys and values cost no
   /// allocation; RecordLimits and kMaxValueBytes say how much more there can be. What does not fit is counted.
   void set(std::string_view key, AttributeValue value) {
     if (slot_ != nullptr) set_attribute(key, value, true);
@@ -166,9 +166,9 @@ class ManagedSpan {
   }
 
   /// As fail(), described in the span's ErrorStyle, plus an `exception` event with type, message and the calls that led
-  /// here; without the event if `adds_event` is false. A scope that is left by an exception nobody described cannot know
-  /// the text (C++ hides an exception that nobody has caught yet): its status says "exception in flight". with_span()
-  /// and traced() know it.
+  /// here; without the event if `adds_event` is false. A scope that is left by an exception nobody described cannot
+  /// know the text (C++ hides an exception that nobody has caught yet): its status says "exception in flight".
+  /// with_span() and traced() know it.
   void record_exception(const std::exception& exception, bool adds_event = true) {
     if (slot_ != nullptr) set_exception(exception, adds_event);
   }
@@ -274,8 +274,9 @@ class AttachedContext {
   std::int32_t stack_index_ = -1;
 };
 
-/// Calls `function` (with the span, if it takes one) inside `span`, which ends then; returns what it returns. An exception
-/// is recorded with type and text, as an event too unless `adds_event` is false, and passes on; an Interrupt only passes.
+/// Calls `function` (with the span, if it takes one) inside `span`, which ends then; returns what it returns. An
+/// exception is recorded with type and text, as an event too unless `adds_event` is false, and passes on; an Interrupt
+/// only passes.
 ///
 ///     with_span(lens::span_cm("megatron.export"), [&](lens::ManagedSpan& span) { … });
 template <typename Function>

@@ -1,4 +1,5 @@
-// How much one span may hold: the limits of the OpenTelemetry SDK, and the bounds that keep a span from flooding a ring.
+// How much one span may hold: the limits of the OpenTelemetry SDK, and the bounds that keep a span from flooding a
+// ring.
 #pragma once
 
 #include <cstddef>

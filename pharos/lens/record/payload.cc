@@ -100,12 +100,15 @@ struct BoundedText {
 class PreparedValue {
  public:
   PreparedValue(const AttributeValue& value, bool redacts, std::size_t text_characters)
-      : value_(value), redacts_(redacts), text_characters_(text_characters), text_(prepare(value_text()), kMaxValueBytes) {}
+      : value_(value),
+        redacts_(redacts),
+        text_characters_(text_characters),
+        text_(prepare(value_text()), kMaxValueBytes) {}
 
   EntryKind kind() const {
-    constexpr std::array kKinds = {EntryKind::kText,     EntryKind::kBool,    EntryKind::kInteger,
-                                   EntryKind::kDouble,   EntryKind::kText,    EntryKind::kIntegers,
-                                   EntryKind::kDoubles,  EntryKind::kTexts,   EntryKind::kBools};
+    constexpr std::array kKinds = {EntryKind::kText,    EntryKind::kBool,  EntryKind::kInteger,
+                                   EntryKind::kDouble,  EntryKind::kText,  EntryKind::kIntegers,
+                                   EntryKind::kDoubles, EntryKind::kTexts, EntryKind::kBools};
     return kKinds[static_cast<std::size_t>(value_.type())];
   }
   bool is_cut() const { return text_.is_cut; }
@@ -373,8 +376,8 @@ void append_tracestate(const SpanPayload& payload, std::string_view tracestate) 
 }  // namespace internal
 
 const std::vector<std::string>& default_redact_keys() {
-  static const auto* const keys = new std::vector<std::string>{"prompt",   "input_text", "output_text", "text",
-                                                               "password", "token",      "secret",      "key"};
+  static const auto* const keys =
+      new std::vector<std::string>{"prompt", "input_text", "output_text", "text", "password", "token", "secret", "key"};
   return *keys;
 }
 

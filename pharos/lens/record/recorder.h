@@ -93,9 +93,9 @@ struct ThreadState {
   std::uint64_t free_slots = ~std::uint64_t{0};
   std::atomic<std::uint64_t> remotely_freed_slots{0};
   std::uint64_t random_state = 0;
-  std::uint64_t drained_records = 0;  ///< the exporter thread's
-  std::uint32_t drained_spans = 0;    ///< the exporter thread's, modulo 2^32
-  RecordJoiner joiner;                ///< the exporter thread's
+  std::uint64_t drained_records = 0;                         ///< the exporter thread's
+  std::uint32_t drained_spans = 0;                           ///< the exporter thread's, modulo 2^32
+  RecordJoiner joiner;                                       ///< the exporter thread's
   std::array<std::vector<std::byte>, kNumOpenSlots> spills;  ///< what did not fit into a slot; under the slot's claim
   std::size_t spill_capacity_bytes = 0;
   ContextStack stack;
