@@ -353,5 +353,64 @@ TEST(Span, GroupsChangeWhileRunning) {
   EXPECT_EQ(memory.spans().size(), 1u);
 }
 
+TEST(Span, GroupsChangeByNameWhileTelemetryIsActive) {
+  const std::vector<std::string> names = {"step", "Layer", "unknown", "layer"};
+  EXPECT_THAT(set_enabled_span_groups(names), testing::ElementsAre("Layer", "unknown"));
+  EXPECT_FALSE(is_span_group_enabled(Group::kStep));  // not active
+  MemoryTelemetry memory(0);
+  set_enabled_span_groups(names);
+  EXPECT_TRUE(is_span_group_enabled("step"));
+  EXPECT_TRUE(is_span_group_enabled(Group::kLayer));
+  EXPECT_FALSE(is_span_group_enabled("Step"));
+  EXPECT_FALSE(is_span_group_enabled("unknown"));
+  EXPECT_FALSE(is_span_group_enabled("job"));
+  EXPECT_TRUE(is_telemetry_active());
+  set_enabled_span_groups(kAllGroups);
+  EXPECT_TRUE(is_span_group_enabled(static_cast<Group>(62)));
+  set_enabled_span_groups(0);
+  EXPECT_TRUE(is_telemetry_active());
+  EXPECT_FALSE(managed_span(Group::kStep, "test.off"));
+}
+
+void mark_two_regions() {
+  PHAROS_TRACE_REGION("save_common");
+  PHAROS_TRACE_REGION("dcp.write_data");
+}
+
+TEST(Span, TraceRegionsAreSpansOfTheirGroup) {
+  MemoryTelemetry memory;
+  mark_two_regions();
+  const SpanData outer = memory.span("save_common");
+  EXPECT_EQ(outer.group, Group::kTraceRegion);
+  EXPECT_TRUE(outer.attributes.empty());
+  EXPECT_EQ(memory.span("dcp.write_data").parent_span_id, outer.context.span_id);
+  memory.telemetry().set_groups(kEveryGroup & ~group_bit(Group::kTraceRegion));
+  mark_two_regions();
+  EXPECT_EQ(memory.spans().size(), 2u);
+}
+
+TEST(Span, MisuseAcrossThreadsAndSessionsIsHarmless) {
+  ManagedSpan left_over;
+  {
+    MemoryTelemetry memory;
+    left_over = managed_span(Group::kStep, "test.left_over");
+    ManagedSpan ended_elsewhere = managed_span(Group::kStep, "test.elsewhere");
+    std::thread([&ended_elsewhere] { ended_elsewhere.end(); }).join();
+    ended_elsewhere.end();
+    ended_elsewhere.set("late", 1);
+    ended_elsewhere.add_event("late");
+    EXPECT_EQ(current_context(), left_over.context());
+    EXPECT_TRUE(memory.span("test.elsewhere").attributes.empty());
+    EXPECT_TRUE(memory.span("test.elsewhere").events.empty());
+  }
+  MemoryTelemetry next;
+  left_over.set("late", 1);
+  left_over.set_raw("late", std::string(1000, 'x'));
+  left_over.record_exception(std::runtime_error("late"));
+  left_over.set_ok();
+  left_over.end();
+  EXPECT_TRUE(next.spans().empty());
+}
+
 }  // namespace
 }  // namespace pharos::lens
