@@ -92,7 +92,7 @@ TEST(GroupDeathTest, RegisteredGroupsAreGroupsLikeOthers) {
           check(std::string(error.what()).find("Did you mean rollout?") != std::string::npos, __LINE__);
           check(std::string(error.what()).find("server, step") != std::string::npos, __LINE__);
         }
-        for (int i = 3; i < 47; ++i) register_group("group_" + std::to_string(i));
+        for (int i = 3; i < 47; ++i) register_group(std::string("group_").append(std::to_string(i)));
         check(parse_groups("group_46") == GroupMask{1} << 62, __LINE__);
         try {
           register_group("one_too_many");

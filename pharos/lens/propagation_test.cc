@@ -71,7 +71,7 @@ TEST(Propagation, TraceparentGrammar) {
 
 std::string many_members(int count) {
   std::string text;
-  for (int i = 0; i < count; ++i) text += (i == 0 ? "k" : ",k") + std::to_string(i) + "=1";
+  for (int i = 0; i < count; ++i) text.append(i == 0 ? "k" : ",k").append(std::to_string(i)).append("=1");
   return text;
 }
 
@@ -103,7 +103,7 @@ TEST(Propagation, TracestateGrammar) {
                          {"a=é", ""},
                          {"a=1\tb", ""},
                          {"a=1,bad,b=2", ""},
-                         {"a=" + std::string(257, 'x'), ""},
+                         {std::string("a=").append(257, 'x'), ""},
                          {std::string(257, 'a') + "=1", ""},
                          {"", ""}};
   for (const Case& item : kCases) EXPECT_EQ(parse_tracestate(item.text), item.state) << item.text;
@@ -148,14 +148,14 @@ TEST(Propagation, BaggageGrammarAndWhatIsHandedOn) {
 
 TEST(Propagation, BaggageLimits) {
   Baggage many;
-  for (int i = 0; i < 200; ++i) many.emplace_back("k" + std::to_string(i), "v");
+  for (int i = 0; i < 200; ++i) many.emplace_back(std::string("k").append(std::to_string(i)), "v");
   EXPECT_EQ(parse_baggage(format_baggage(many)).size(), 180u);
   EXPECT_THAT(format_baggage({{"k", std::string(4095, 'v')}}), IsEmpty());
   EXPECT_EQ(format_baggage({{"k", std::string(4094, 'v')}}).size(), 4096u);
   const Baggage large = {{"a", std::string(4000, 'v')}, {"b", std::string(4000, 'v')}, {"c", std::string(4000, 'v')}};
   EXPECT_EQ(parse_baggage(format_baggage(large)).size(), 2u);
-  EXPECT_THAT(parse_baggage("k=" + std::string(4095, 'v')), IsEmpty());
-  EXPECT_THAT(parse_baggage("k=v," + std::string(8190, ' ')), IsEmpty());
+  EXPECT_THAT(parse_baggage(std::string("k=").append(4095, 'v')), IsEmpty());
+  EXPECT_THAT(parse_baggage(std::string("k=v,").append(8190, ' ')), IsEmpty());
 }
 
 TEST(Propagation, InjectAndExtract) {
@@ -246,7 +246,8 @@ TEST(Propagation, InvalidRemoteContextHidesTheCurrentSpan) {
 
 TEST(Propagation, SpansOfAnotherTraceLeaveTheTraceStateBehind) {
   MemoryTelemetry memory;
-  const AttachedContext attached(extract_context({{"traceparent", kParent}, {"tracestate", "a=1"}, {"baggage", "b=2"}}));
+  const AttachedContext attached(
+      extract_context({{"traceparent", kParent}, {"tracestate", "a=1"}, {"baggage", "b=2"}}));
   StartOptions root;
   root.is_root = true;
   ManagedSpan span = start_span(Group::kStep, "test.root", root);
@@ -305,12 +306,11 @@ TEST(Propagation, JsonBroadcastIsThatOfPython) {
     Carrier carrier;
     std::string bytes;
   };
-  const Case kCases[] = {
-      {{}, "{}"},
-      {{{"traceparent", kParent}}, std::string("{\"traceparent\": \"") + kParent + "\"}"},
-      {{{"baggage", "a=1"}, {"tracestate", "v=1"}, {"traceparent", "t"}, {"x", "y"}},
-       R"({"traceparent": "t", "tracestate": "v=1", "baggage": "a=1", "x": "y"})"},
-      {{{"x", "ä\"\\\n\x7f🚂"}}, R"({"x": "\u00e4\"\\\n\u007f\ud83d\ude82"})"}};
+  const Case kCases[] = {{{}, "{}"},
+                         {{{"traceparent", kParent}}, std::string("{\"traceparent\": \"") + kParent + "\"}"},
+                         {{{"baggage", "a=1"}, {"tracestate", "v=1"}, {"traceparent", "t"}, {"x", "y"}},
+                          R"({"traceparent": "t", "tracestate": "v=1", "baggage": "a=1", "x": "y"})"},
+                         {{{"x", "ä\"\\\n\x7f🚂"}}, R"({"x": "\u00e4\"\\\n\u007f\ud83d\ude82"})"}};
   for (const Case& item : kCases) {
     EXPECT_EQ(encode_trace_broadcast(item.carrier), item.bytes);
     EXPECT_EQ(decode_trace_broadcast(item.bytes), item.carrier);
@@ -329,7 +329,7 @@ TEST(Propagation, FrameHoldsOneContext) {
   EXPECT_EQ(*decoded, kParentContext);
   EXPECT_EQ(decoded->trace_flags, 1);
   EXPECT_TRUE(decoded->is_remote);
-  EXPECT_EQ(frame[8], std::byte{0x0a});   // big endian
+  EXPECT_EQ(frame[8], std::byte{0x0a});  // big endian
   EXPECT_EQ(frame[31], std::byte{0x31});
   const std::optional<SpanContext> nothing = decode_trace_frame(encode_trace_frame({}));
   ASSERT_TRUE(nothing);
@@ -410,7 +410,8 @@ TEST(Propagation, BroadcastOfAnotherLanguageIsRefusedOrEmpty) {
   EXPECT_THAT(broadcast_trace_context(1, 0, send(2, "[]"), TraceBroadcast::kJson), IsEmpty());
   EXPECT_THROW(broadcast_trace_context(1, 0, send(-1, ""), TraceBroadcast::kJson), base::InternalError);
   EXPECT_THROW(broadcast_trace_context(1, 0, send(1 << 30, ""), TraceBroadcast::kJson), base::InternalError);
-  EXPECT_THAT(broadcast_trace_context(1, 0, [](std::span<std::byte> bytes, int) { bytes[0] = std::byte{9}; }), IsEmpty());
+  EXPECT_THAT(broadcast_trace_context(1, 0, [](std::span<std::byte> bytes, int) { bytes[0] = std::byte{9}; }),
+              IsEmpty());
 }
 
 TEST(Propagation, CarriersOfPipelineSchedulesAreKeyed) {

@@ -106,7 +106,8 @@ TEST(Sampler, ComposedAgreesOnlyWhenAllDo) {
   const SamplerPointer ranks = make_composed_sampler({make_rank_aware_sampler(3, 0.5), make_parent_based_sampler(on)});
   EXPECT_TRUE(ranks->is_sampled({}, 1, 2));
   EXPECT_FALSE(ranks->is_sampled(kUnsampledParent, 1, 2));
-  EXPECT_THAT(ranks->description(), testing::AllOf(HasSubstr("RankAwareSampler"), HasSubstr("ParentBased{root:AlwaysOn")));
+  EXPECT_THAT(ranks->description(),
+              testing::AllOf(HasSubstr("RankAwareSampler"), HasSubstr("ParentBased{root:AlwaysOn")));
 }
 
 TelemetryOptions with_sampler(SamplerPointer sampler) {

@@ -28,8 +28,8 @@ struct TelemetryOptions {
   std::vector<std::shared_ptr<Exporter>> exporters = {};  ///< more of them, for example a MemoryExporter
   std::vector<std::pair<std::string, std::string>> resource_attributes = {};
   std::chrono::milliseconds export_interval{500};
-  std::uint32_t ring_records = 8192;  ///< per recording thread; the oldest are overwritten
-  RecordLimits limits = {};           ///< of attributes, events and links of a span
+  std::uint32_t ring_records = 8192;            ///< per recording thread; the oldest are overwritten
+  RecordLimits limits = {};                     ///< of attributes, events and links of a span
   std::shared_ptr<const Sampler> sampler = {};  ///< null: all spans but those below an unsampled one
 };
 
