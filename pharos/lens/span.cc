@@ -219,12 +219,14 @@ ManagedSpan ManagedSpan::start_with(Group group, NameId name, const StartOptions
   const SpanContext current = state->stack.top();
   SpanContext parent = options.parent ? options.parent : current;
   if (options.is_root) parent = {};
-  internal::SpanStart plan{options.is_ungated ? internal::kNoGroup : static_cast<std::uint8_t>(group),
-                           flags_of(options),
-                           name,
-                           options.start_ns,
-                           options.make_current,
-                           !(parent == current)};
+  const bool is_other_trace =
+      parent.trace_id_high != current.trace_id_high || parent.trace_id_low != current.trace_id_low;
+  const internal::SpanStart plan{options.is_ungated ? internal::kNoGroup : static_cast<std::uint8_t>(group),
+                                 flags_of(options),
+                                 name,
+                                 options.start_ns,
+                                 options.make_current,
+                                 is_other_trace};
   ManagedSpan span = begin(*state, plan, parent, attributes);
   span.add_link(options.link);
   return span;
@@ -311,6 +313,7 @@ void ManagedSpan::finish(std::int64_t end_ns) noexcept {
   slot->body.end_ns = std::max(end_ns != 0 ? end_ns : base::monotonic_ns(), slot->body.start_ns);
   std::vector<std::byte>& spill = owner_->spills[static_cast<std::size_t>(slot - owner_->slots)];
   if (state != nullptr) internal::write_span(*state, slot->body, spill);
+  spill.clear();
   claim.free();
   give_slot(*owner_, slot, is_owner);
 }

@@ -220,11 +220,6 @@ SpanContext ContextStack::top() {
   return {};
 }
 
-const CarriedPointer& ContextStack::carried() const {
-  static constinit const CarriedPointer kNothing;
-  return depth > 0 ? entries[static_cast<std::size_t>(depth - 1)].carried : kNothing;
-}
-
 std::int32_t ContextStack::push(const SpanContext& context, CarriedPointer carried_state) {
   if (depth == kMaxDepth) return -1;
   Entry& entry = entries[static_cast<std::size_t>(depth)];

@@ -46,7 +46,9 @@ struct ContextStack {
 
   SpanContext top();
   /// Of the context that top() has just returned; null: nothing.
-  const CarriedPointer& carried() const;
+  const CarriedPointer& carried() const {
+    return depth > 0 ? entries[static_cast<std::size_t>(depth - 1)].carried : nothing;
+  }
   /// Position of the new entry, or -1 when the stack is full: the span is then recorded but never current. What the
   /// entry below carries is carried on.
   std::int32_t push(const SpanContext& context) {
@@ -65,6 +67,7 @@ struct ContextStack {
 
   std::int32_t depth = 0;
   std::array<Entry, kMaxDepth> entries;
+  CarriedPointer nothing;
 
  private:
   std::int32_t fill(Entry& entry, const SpanContext& context) {
