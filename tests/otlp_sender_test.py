@@ -4,22 +4,20 @@ Needs the packages of requirements-test.txt (.venv-test, made by `tools/bootstra
 """
 
 import concurrent.futures
-import contextlib
 import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes are wanted here
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "receivers"))
 from otlp_sink import Sink
+from rotel_agent import free_port, running_rotel
 
 PROBE = os.environ.get("OTLP_PROBE", "build/release/modules/lens/otlp_probe")
 ALL = ("--spans", "4", "--points", "4", "--logs", "3")
@@ -43,11 +41,6 @@ def send(*arguments, **settings):
 
 def endpoint(sink, protocol, scheme="http"):
     return f"{scheme}://127.0.0.1:{sink.grpc_port if protocol == 'grpc' else sink.http_port}"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 class SenderTest(unittest.TestCase):
@@ -332,35 +325,11 @@ class Tls(SenderTest):
 class ThirdParty(SenderTest):
     """Through rotel, an OTLP agent that shares no code with either side: what it passes on is what we sent it."""
 
-    @contextlib.contextmanager
-    def rotel(self, sink):
-        import rotel
-
-        program = pathlib.Path(rotel.__file__).parent / "rotel-agent"
-        ports = {"grpc": free_port(), "http/protobuf": free_port()}
-        agent = subprocess.Popen(
-            [program, "start", "--otlp-grpc-endpoint", f"127.0.0.1:{ports['grpc']}", "--otlp-http-endpoint"]
-            + [f"127.0.0.1:{ports['http/protobuf']}", "--exporter", "otlp", "--otlp-exporter-endpoint"]
-            + [f"http://127.0.0.1:{sink.http_port}", "--otlp-exporter-protocol", "http", "--disable-batching"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.enterContext(tempfile.TemporaryDirectory()),
-        )
-        try:
-            for port in ports.values():
-                end = time.monotonic() + 20
-                while time.monotonic() < end:
-                    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                        break
-                    time.sleep(0.05)
-            yield ports
-        finally:
-            agent.terminate()
-            agent.wait(20)
-
     def test_passes_on_what_we_send(self):
         direct, behind = self.sink(), self.sink()
         send(*ALL, ENDPOINT=endpoint(direct, "grpc"))
         expected = {row["signal"]: row["request"] for row in direct.requests()}
-        with self.rotel(behind) as ports:
+        with running_rotel(behind) as ports:
             for protocol, port in ports.items():
                 for compression in ("none", "gzip"):
                     with self.subTest(protocol, compression=compression):
