@@ -47,14 +47,18 @@ void Pipeline::add_spans(std::vector<SpanData> spans) {
 Pipeline::Position Pipeline::position() const {
   Position position;
   for (std::size_t signal = 0; signal < position.size(); ++signal) position[signal] = tracks_[signal].next_number;
+  // A collection that is wanted takes the next number when it is sent.
+  if (is_collection_wanted_) ++position[static_cast<std::size_t>(Signal::kMetrics)];
   return position;
 }
 
 bool Pipeline::is_settled(const Position& position) const {
-  const std::uint64_t waiting[] = {span_queue_.items.size(), 0, log_queue_.items.size()};
+  const auto waits = [&](Signal signal, std::size_t num_waiting) {
+    return track_of(signal).next_number - num_waiting < position[static_cast<std::size_t>(signal)];
+  };
+  if (waits(Signal::kTraces, span_queue_.items.size()) || waits(Signal::kLogs, log_queue_.items.size())) return false;
   for (std::size_t signal = 0; signal < position.size(); ++signal) {
     const Track& track = tracks_[signal];
-    if (track.next_number - waiting[signal] < position[signal]) return false;
     if (!track.under_way.empty() && *track.under_way.begin() < position[signal]) return false;
   }
   return local_spans_.empty() && !(is_collection_wanted_ && metrics_ != nullptr);

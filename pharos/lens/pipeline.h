@@ -82,7 +82,7 @@ class Pipeline {
   void turn(bool everything, std::chrono::milliseconds wait);
   bool waits_for_network() const { return sender_ != nullptr; }
 
-  /// Items of each signal taken in so far.
+  /// Items of each signal taken in so far, and the collection that is wanted, if one is.
   using Position = std::array<std::uint64_t, otlp::kNumSignals>;
   Position position() const;
   /// Whether everything before `position` was delivered or counted as lost.
@@ -123,6 +123,7 @@ class Pipeline {
   void complain(const void* who, const std::string& text);
   ItemCounts& counts_of(otlp::Signal signal) { return counts_[static_cast<std::size_t>(signal)]; }
   Track& track_of(otlp::Signal signal) { return tracks_[static_cast<std::size_t>(signal)]; }
+  const Track& track_of(otlp::Signal signal) const { return tracks_[static_cast<std::size_t>(signal)]; }
   bool sends(otlp::Signal signal) const;
 
   PipelineOptions options_;
