@@ -24,7 +24,7 @@ sys.path.insert(0, str(TESTS / "receivers"))
 from otlp_sink import Sink
 from rotel_agent import running_rotel
 
-REPLAY = os.environ.get("LENS_REPLAY", str(TESTS.parent / "build/release/lens_replay"))
+REPLAY = os.environ.get("LENS_REPLAY", str(TESTS.parent / "build/release/tests/lens_replay"))
 DATA = TESTS / "data/lens"
 SCENARIOS = json.loads((DATA / "scenarios.json").read_text())
 OBSERVED = json.loads((DATA / "golden/observed.json").read_text())

@@ -74,8 +74,7 @@ StoredAttributes to_stored_attributes(const Json& attributes) {
 /// Attributes of an operation, and what they refer to.
 class OwnedAttributes {
  public:
-  explicit OwnedAttributes(const Json& operation)
-      : stored_(to_stored_attributes(operation.value("attrs", Json::object()))) {
+  explicit OwnedAttributes(const Json& attributes) : stored_(to_stored_attributes(attributes)) {
     for (const auto& [key, value] : stored_) {
       views_.emplace_back(key, std::visit([](const auto& held) { return AttributeValue(held); }, value));
     }
@@ -88,6 +87,10 @@ class OwnedAttributes {
   StoredAttributes stored_;
   std::vector<Attribute> views_;
 };
+
+OwnedAttributes attributes_of(const Json& operation) {
+  return OwnedAttributes(operation.value("attrs", Json::object()));
+}
 
 [[noreturn]] void throw_error(const std::string& type, const std::string& message) {
   if (type == "KeyboardInterrupt") throw Interrupt();
@@ -131,7 +134,7 @@ class Replay {
     StartOptions options;
     options.is_ungated = !is_managed;
     options.error_style = is_managed ? ErrorStyle::kMessage : ErrorStyle::kTypeAndMessage;
-    const OwnedAttributes attributes(operation);
+    const OwnedAttributes attributes = attributes_of(operation);
     const auto id = operation.at("id").get<std::string>();
     adds_event_[id] = operation.value("record_exception", true);
     ManagedSpan span;
@@ -141,13 +144,15 @@ class Replay {
   }
 
   void set(const Json& operation) {
-    const OwnedAttributes attributes(operation);
+    const OwnedAttributes attributes = attributes_of(operation);
     safe_set_span_attributes(span(operation), attributes.views());
   }
 
   void set_raw(const Json& operation) {
-    const OwnedAttributes attributes({{"attrs", {{operation.at("key").get<std::string>(), operation.at("value")}}}});
-    for (const Attribute& attribute : attributes.views()) span(operation).set_raw(attribute.key, attribute.value);
+    Json attribute = Json::object();
+    attribute[operation.at("key").get<std::string>()] = operation.at("value");
+    const OwnedAttributes attributes(attribute);
+    for (const auto& [key, value] : attributes.views()) span(operation).set_raw(key, value);
   }
 
   void end(const Json& operation) { span(operation).end(); }
@@ -177,7 +182,7 @@ class Replay {
   }
 
   void link(const Json& operation) {
-    const OwnedAttributes attributes(operation);
+    const OwnedAttributes attributes = attributes_of(operation);
     ManagedSpan span = create_linked_span(operation.at("name").get<std::string>(),
                                           operation.value("carrier", Json::object()).get<Carrier>());
     safe_set_span_attributes(span, attributes.views());
@@ -218,7 +223,7 @@ class Replay {
     const std::string text = text_of_python_level(level);
     const auto body = operation.at("message").get<std::string>();
     const auto scope = operation.value("logger", std::string("pharos"));
-    const OwnedAttributes attributes(operation);
+    const OwnedAttributes attributes = attributes_of(operation);
     telemetry_->logs()->emit({.severity = severity_of_python_level(level),
                               .severity_text = text,
                               .body = body,
