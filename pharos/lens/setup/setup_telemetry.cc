@@ -79,7 +79,11 @@ SetupResult setup_telemetry(const LensConfig& config, const SetupInput& input, c
   result.run_id = choose_run_id(config, environment, input.shared_run_id);
   result.is_exporting =
       is_exporting_rank({config, input.rank, input.world_size, environment, result.warnings}) && config.enabled;
-  if (!result.is_exporting && !input.keeps_ring) return result;
+  if (!kIsLensBuilt && result.is_exporting) {
+    result.warnings.emplace_back("this build of Pharos has no telemetry (PHAROS_LENS=OFF): nothing is recorded or sent");
+  }
+  if (!kIsLensBuilt) result.is_exporting = false;
+  if (!kIsLensBuilt || (!result.is_exporting && !input.keeps_ring)) return result;
 
   TelemetryOptions options;
   options.groups = config.enabled || input.keeps_ring ? resolved_groups(config) : 0;
