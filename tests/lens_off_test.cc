@@ -38,13 +38,13 @@ TEST(LensOff, SitesEvaluateNothing) {
 TEST(LensOff, StartingIsRefusedAndSetUpSaysSo) {
   EXPECT_THROW(Telemetry::init({}), base::UserError);
   EXPECT_EQ(Telemetry::get(), nullptr);
-  LensConfig config;
-  config.enabled = true;
+  LensSettings settings;
+  settings.config.enabled = true;
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "pharos_lens_off_test";
   SetupInput input;
   input.run_folder = folder;
   input.keeps_ring = true;
-  const SetupResult result = setup_telemetry(config, input, MapEnvironment());
+  const SetupResult result = setup_telemetry(settings, input, MapEnvironment());
   EXPECT_EQ(result.telemetry, nullptr);
   EXPECT_FALSE(result.is_exporting);
   ASSERT_EQ(result.warnings.size(), 1u);

@@ -117,7 +117,7 @@ TEST(Startup, LaunchStampsThatFitTogetherAreRecorded) {
       {{-9 * kTenth, -5 * kTenth, std::nullopt}, true, false},
       {{std::nullopt, -5 * kTenth, -2 * kTenth}, false, true},
       {{-4 * kTenth, -5 * kTenth, -6 * kTenth}, false, false},  // not in this order
-      {{std::nullopt, -5 * kTenth, kTenth}, false, false},       // launched after it had begun
+      {{std::nullopt, -5 * kTenth, kTenth}, false, false},      // launched after it had begun
       {{-9 * kTenth, std::nullopt, -2 * kTenth}, false, false},
   };
   for (const Case& item : kCases) {
