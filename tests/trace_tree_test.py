@@ -77,7 +77,7 @@ megatron.train                                job              G  blocks
         dcp.finish                            trace_region     -  saves
     megatron.checkpoint.report_memory         checkpoint       G  reported_saves
     megatron.checkpoint.timers_log            step             G  saves
-  megatron.checkpoint.exit_finalize           checkpoint       G  ends
+  megatron.checkpoint.exit_finalize           checkpoint       G  once
 megatron.evaluate                             evaluate         -  end_evaluations      megatron.eval_iters:int
   megatron.evaluate.step                      evaluate         -  end_evaluation_steps megatron.eval_iteration:int
     megatron.microbatch.forward               microbatch       -  end_evaluation_microbatches
@@ -136,14 +136,14 @@ EVAL_MICROBATCHES = 4  # 8 samples in microbatches of 2
 class Facts:
     """How often things happen in a run of tests/data/recipes/tiny.yaml from step `start` to step `stop`."""
 
-    def __init__(self, start, stop, *, is_signalled=False, data_sets=3):
+    def __init__(self, start, stop, *, leaves_early=False, data_sets=3):
         steps = range(start + 1, stop + 1)
-        # A signal leaves the loop with a save of its own, in place of that of the interval.
-        saves = [step for step in steps if step % SAVE_INTERVAL == 0 or (is_signalled and step == stop)]
+        # Who leaves the loop early saves first, unless that step is saved already.
+        saves = [step for step in steps if step % SAVE_INTERVAL == 0 or (leaves_early and step == stop)]
         first = self.microbatches(start)
         later = sum(self.microbatches(step) for step in range(start + 1, stop))
         in_loop = sum(step % EVAL_INTERVAL == 0 for step in steps)
-        at_end = 0 if is_signalled else 2  # validation and test set
+        at_end = 0 if leaves_early else 2  # validation and test set
         self.counts = {
             "once": 1,
             "data_sets": data_sets,
@@ -153,7 +153,6 @@ class Facts:
             "blocks": -(-len(steps) // SAVE_INTERVAL),
             "saves": len(saves),
             "reported_saves": min(3, len(saves)),
-            "ends": int(not is_signalled),
             "first_microbatches": first,
             "first_layers": first * NUM_LAYERS,
             "later_microbatches": later,
@@ -346,7 +345,7 @@ class InterruptedRun(TraceTreeTest):
             with self.subTest(preset):
                 folder = self.folder / f"resumed_{preset}"
                 first = self.traced(folder, preset, "train.exit_interval=12", exit_code=4)
-                self.assert_tree(first, Facts(0, 12, is_signalled=True), preset)
+                self.assert_tree(first, Facts(0, 12, leaves_early=True), preset)
                 second = self.traced(folder, preset, "--resume")
                 self.assert_tree(second, Facts(12, 30), preset)
                 ids = [{span["traceId"] for span in spans.all} for spans in (first, second)]
@@ -359,7 +358,7 @@ class InterruptedRun(TraceTreeTest):
                 folder = self.folder / f"signalled_{preset}"
                 spans, status = self.interrupted(folder, preset, "validation.eval_interval=0", wait_for=7)
                 self.assertEqual(status, 4, self.output)
-                facts = Facts(0, max(losses(folder)), is_signalled=True)
+                facts = Facts(0, max(losses(folder)), leaves_early=True)
                 for count in facts.counts:
                     if "evaluation" in count:
                         facts.counts[count] = 0

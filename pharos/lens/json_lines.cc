@@ -1,7 +1,10 @@
 // JSON lines of spans, metrics and logs (lens.md section 8.4).
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -53,9 +56,36 @@ std::string trace_id_text(const SpanContext& context) {
   return "0x" + hexadecimal(context.trace_id_high) + hexadecimal(context.trace_id_low);
 }
 
-Json to_json(const SpanContext& context) {
-  return {
-      {"trace_id", trace_id_text(context)}, {"span_id", "0x" + hexadecimal(context.span_id)}, {"trace_state", "[]"}};
+/// As Python writes a text in a list. `text` is printable ASCII.
+std::string python_literal(std::string_view text) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
+  std::string literal(1, quote);
+  for (const char character : text) {
+    if (character == '\\' || character == quote) literal += '\\';
+    literal += character;
+  }
+  return literal + quote;
+}
+
+/// "['{key=vendor, value=1}', …]" of "vendor=1,…"; "[]" of nothing.
+std::string trace_state_text(std::string_view tracestate) {
+  std::string list;
+  while (!tracestate.empty()) {
+    const std::string_view member = tracestate.substr(0, tracestate.find(','));
+    tracestate.remove_prefix(std::min(tracestate.size(), member.size() + 1));
+    const std::size_t equals = std::min(member.find('='), member.size());
+    const std::string_view value = member.substr(std::min(equals + 1, member.size()));
+    if (!list.empty()) list += ", ";
+    list += python_literal("{key=" + std::string(member.substr(0, equals)) + ", value=" + std::string(value) + "}");
+  }
+  return "[" + list + "]";
+}
+
+Json to_json(const SpanContext& context, std::string_view tracestate = "") {
+  return {{"trace_id", trace_id_text(context)},
+          {"span_id", "0x" + hexadecimal(context.span_id)},
+          {"trace_state", trace_state_text(tracestate)}};
 }
 
 Json status_json(const SpanData& span) {
@@ -154,7 +184,7 @@ std::string to_json_line(const SpanData& span, const Resource& resource) {
   };
   Json line;
   line["name"] = span.name;
-  line["context"] = to_json(span.context);
+  line["context"] = to_json(span.context, span.tracestate);
   line["kind"] = "SpanKind.INTERNAL";
   line["parent_id"] = span.parent_span_id != 0 ? Json("0x" + hexadecimal(span.parent_span_id)) : Json(nullptr);
   line["start_time"] = time(span.start_ns);

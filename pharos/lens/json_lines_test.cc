@@ -69,6 +69,24 @@ std::vector<std::string> keys_of(const Json& object) {
 
 using Keys = std::vector<std::string>;
 
+TEST(SpanLines, TraceStateIsAListAsPythonPrintsIt) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"", "[]"},
+      {"vendor=1", "['{key=vendor, value=1}']"},
+      {"a=1,b@c=x:2", "['{key=a, value=1}', '{key=b@c, value=x:2}']"},
+      {"a=it's", "[\"{key=a, value=it's}\"]"},
+      {"a='\"\\", R"(['{key=a, value=\'"\\}'])"},
+  };
+  for (const auto& [tracestate, expected] : kCases) {
+    SpanData span;
+    span.tracestate = tracestate;
+    span.links = {{.span_id = 1}};
+    const Json json = Json::parse(to_json_line(span, example_resource()));
+    EXPECT_EQ(json["context"]["trace_state"], expected);
+    EXPECT_EQ(json["links"][0]["context"]["trace_state"], "[]");
+  }
+}
+
 TEST(MetricLines, NestResourceScopeAndMetrics) {
   const std::string line = to_json_line(example_metrics(), example_resource());
   EXPECT_EQ(line.find('\n'), std::string::npos);

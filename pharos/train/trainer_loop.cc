@@ -203,6 +203,7 @@ std::int64_t Trainer::write_checkpoint() {
 
 base::ExitCode Trainer::leave(const ExitDecision& decision) {
   if (saving_enabled() && last_saved_step_ != state_.step) save();
+  { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   console_.line(decision.message);
   if (saving_enabled()) return base::ExitCode::kInterrupted;
   throw base::TrainingError(fmt::format(
