@@ -22,6 +22,7 @@
 #include "pharos/lens/logs/severity.h"
 #include "pharos/lens/metrics/training_metrics.h"
 #include "pharos/lens/propagation.h"
+#include "pharos/lens/setup/settings.h"
 #include "pharos/lens/setup/setup_telemetry.h"
 #include "pharos/lens/span.h"
 
@@ -252,16 +253,14 @@ int run(const std::string& file, const std::string& name, const std::vector<std:
   LoadOptions options;
   options.prefixes = prefixes;
   options.default_service_name = "nemo";
-  std::vector<std::string> warnings;
-  const LensConfig config = load_lens_config(environment, options, warnings);
+  const LensSettings settings = load_settings(environment, options);
   SetupInput input;
   input.rank = scenario.value("rank", 0);
   input.world_size = scenario.value("world_size", 1);
   input.resource_attributes = to_stored_attributes(scenario.value("resource", Json::object()));
   input.has_training_keys = false;
-  const SetupResult result = setup_telemetry(config, input, environment);
-  warnings.insert(warnings.end(), result.warnings.begin(), result.warnings.end());
-  for (const std::string& warning : warnings) std::fprintf(stderr, "%s\n", warning.c_str());
+  const SetupResult result = setup_telemetry(settings, input, environment);
+  for (const std::string& warning : result.warnings) std::fprintf(stderr, "%s\n", warning.c_str());
 
   Replay replay(result.telemetry);
   for (const Json& operation : scenario.at("ops")) replay.run(operation);
