@@ -226,7 +226,7 @@ class TraceTreeTest(ProgramTest):
         }
 
     def overrides(self, preset):
-        return ["telemetry.enabled=true", f"telemetry.span_groups={preset}", "logger.log_params_norm=true"]
+        return ["telemetry.enabled=true", f"telemetry.span_groups='{preset}'", "logger.log_params_norm=true"]
 
     def traced(self, folder, preset, *overrides, exit_code=0):
         self.sink.reset()
@@ -258,7 +258,7 @@ class TraceTreeTest(ProgramTest):
     def assert_tree(self, spans, facts, preset):
         groups = PRESETS[preset]
         self.assertEqual(self.sink.findings(), [])
-        self.assertEqual(spans.counted(), facts.expected(groups))
+        self.assert_counts(spans, facts, groups)
         nodes = {}
         for node in NODES:
             known = nodes.setdefault(node.name, node)
@@ -278,6 +278,11 @@ class TraceTreeTest(ProgramTest):
         self.assertEqual(len({span["traceId"] for span in spans.all}), len(roots))
         self.assert_chain(spans)
         self.assert_values(spans, facts, groups)
+
+    def assert_counts(self, spans, facts, groups):
+        found, expected = spans.counted(), facts.expected(groups)
+        wrong = {key: (found[key], expected[key]) for key in found | expected if found[key] != expected[key]}
+        self.assertEqual(wrong, {}, "(span, parent): (found, expected)")
 
     def assert_chain(self, spans):
         """megatron.train links to the block before, the first one to megatron.startup; nothing else has links."""
@@ -332,7 +337,7 @@ class WholeRun(TraceTreeTest):
     def test_groups_by_name(self):
         """A set that is no preset: children of what is off go to the next ancestor that is on."""
         spans = self.traced(self.folder / "names", "layer,evaluate")
-        self.assertEqual(spans.counted(), Facts(0, 30).expected({"layer", "evaluate"}))
+        self.assert_counts(spans, Facts(0, 30), {"layer", "evaluate"})
 
 
 class InterruptedRun(TraceTreeTest):
