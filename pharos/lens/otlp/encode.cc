@@ -121,7 +121,6 @@ void write_event(Writer& span, Tag tag, const SpanEvent& event, const Resource& 
   write_count_unless_zero(message, kNumDroppedAttributes, event.num_dropped_attributes);
 }
 
-/// Without the trace state of the other side, as nemo-lens (lens.md section 8.5).
 void write_link(Writer& span, Tag tag, const SpanContext& context) {
   enum Link : Tag { kTraceId = 1, kSpanId = 2, kFlags = 6 };
   Writer message(span, tag);
