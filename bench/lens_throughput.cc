@@ -47,7 +47,7 @@ TelemetryOptions make_telemetry_options(const Arguments& arguments) {
   options.run_folder = arguments.run_folder;
   options.file_exporter = arguments.exporter == "file";
   options.console_exporter = arguments.exporter == "console";
-  if (arguments.exporter == "discard") options.exporters.push_back(std::make_shared<DiscardingExporter>());
+  if (arguments.exporter == "discard") options.pipeline.exporters.push_back(std::make_shared<DiscardingExporter>());
   return options;
 }
 

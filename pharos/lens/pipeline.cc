@@ -94,38 +94,48 @@ void Pipeline::send_due(Queue<Item>& queue, bool everything, Encode&& encode) {
 
 void Pipeline::submit(Signal signal, std::string body, std::uint64_t num_items, std::uint64_t first_number) {
   track_of(signal).under_way.insert(first_number);
-  sender_->submit(
-      signal, std::move(body), num_items, [this, signal, num_items, first_number](const otlp::Outcome& done) {
-        auto& under_way = track_of(signal).under_way;
-        under_way.erase(under_way.find(first_number));
-        {
-          const std::lock_guard lock(mutex_);
-          ItemCounts& counts = counts_of(signal);
-          counts.exported += done.accepted;
-          counts.rejected += done.rejected;
-          counts.failed += done.failed;
-          counts.queued -= num_items;
-        }
-        if (!done.message.empty()) {
-          complain(&track_of(signal), std::string("OTLP ") + otlp::signal_name(signal) + ": " + done.message);
-        }
-      });
+  sender_->submit(signal, std::move(body), num_items,
+                  [this, signal, num_items, first_number](const otlp::Outcome& done) {
+                    auto& under_way = track_of(signal).under_way;
+                    under_way.erase(under_way.find(first_number));
+                    {
+                      const std::lock_guard lock(mutex_);
+                      ItemCounts& counts = counts_of(signal);
+                      counts.exported += done.accepted;
+                      counts.rejected += done.rejected;
+                      counts.failed += done.failed;
+                      counts.queued -= num_items;
+                    }
+                    if (!done.message.empty()) {
+                      complain(&track_of(signal), done.failed + done.rejected > 0,
+                               std::string("OTLP ") + otlp::signal_name(signal) + ": " + done.message);
+                    }
+                  });
 }
 
 template <typename Export>
 void Pipeline::export_locally(Signal signal, std::uint64_t num_items, Export&& export_to) {
-  std::uint64_t failed = 0;
+  bool is_taken = true;
   for (const auto& exporter : options_.exporters) {
+    std::string reason;
     try {
       export_to(*exporter);
+      continue;
     } catch (const std::exception& error) {
-      failed += num_items;
-      complain(exporter.get(), "exporter " + exporter->name() + " failed: " + error.what());
+      reason = error.what();
+    } catch (...) {
+      reason = "an exception of unknown type";
     }
+    is_taken = false;
+    complain(exporter.get(), true, "exporter " + exporter->name() + " failed: " + reason);
   }
   const std::lock_guard lock(mutex_);
-  counts_of(signal).failed += failed;
-  if (failed == 0 && !sends(signal)) counts_of(signal).exported += num_items;
+  ItemCounts& counts = counts_of(signal);
+  if (!sends(signal)) {
+    (is_taken ? counts.exported : counts.failed) += num_items;
+  } else if (!is_taken) {
+    counts.failed_locally += num_items;
+  }
 }
 
 void Pipeline::export_local_spans(bool everything) {
@@ -210,9 +220,9 @@ ExportCounts Pipeline::counts() const {
   return counts_;
 }
 
-void Pipeline::complain(const void* who, const std::string& text) {
-  if (!complained_.insert(who).second) return;
-  std::fprintf(stderr, "telemetry: %s; the run goes on, losses are counted\n", text.c_str());
+void Pipeline::complain(const void* who, bool is_loss, const std::string& text) {
+  if (!complained_.insert({who, is_loss}).second) return;
+  std::fprintf(stderr, "telemetry: %s; the run goes on%s\n", text.c_str(), is_loss ? ", losses are counted" : "");
 }
 
 }  // namespace pharos::lens

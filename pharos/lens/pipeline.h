@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pharos/lens/data/log_data.h"
@@ -44,14 +45,15 @@ struct PipelineOptions {
   std::chrono::milliseconds local_interval{500};  ///< between batches to the local exporters
 };
 
-/// Items of one signal (spans, data points, records) since the start. Where a signal is sent over OTLP, its counts are
-/// those of OTLP; a local exporter that fails adds to `failed` in any case.
+/// Items of one signal (spans, data points, records) since the start: each is in one of the first five. Where a signal
+/// is sent over OTLP these are about OTLP; else an item has failed if any exporter did not take it.
 struct ItemCounts {
   std::uint64_t exported = 0;
-  std::uint64_t dropped = 0;   ///< the queue was full, or shutdown came first
-  std::uint64_t failed = 0;    ///< an exporter or the receiver refused them, or no try succeeded
-  std::uint64_t rejected = 0;  ///< the receiver's partial success
-  std::uint64_t queued = 0;    ///< waiting or under way now
+  std::uint64_t dropped = 0;         ///< the queue was full, or shutdown came first
+  std::uint64_t failed = 0;          ///< an exporter or the receiver refused them, or no try succeeded
+  std::uint64_t rejected = 0;        ///< the receiver's partial success
+  std::uint64_t queued = 0;          ///< waiting or under way now
+  std::uint64_t failed_locally = 0;  ///< beside OTLP: an exporter did not take them
 };
 
 /// By otlp::Signal.
@@ -120,7 +122,8 @@ class Pipeline {
   void export_locally(otlp::Signal signal, std::uint64_t num_items, Export&& export_to);
   void export_local_spans(bool everything);
   void collect_metrics();
-  void complain(const void* who, const std::string& text);
+  /// Once for each of `who` and each kind of trouble.
+  void complain(const void* who, bool is_loss, const std::string& text);
   ItemCounts& counts_of(otlp::Signal signal) { return counts_[static_cast<std::size_t>(signal)]; }
   Track& track_of(otlp::Signal signal) { return tracks_[static_cast<std::size_t>(signal)]; }
   bool sends(otlp::Signal signal) const;
@@ -138,7 +141,7 @@ class Pipeline {
   std::chrono::steady_clock::time_point last_local_export_;
   std::chrono::steady_clock::time_point last_collection_;
   bool is_collection_wanted_ = false;
-  std::set<const void*> complained_;
+  std::set<std::pair<const void*, bool>> complained_;
 
   mutable std::mutex mutex_;  ///< counts_
   ExportCounts counts_ = {};
