@@ -47,6 +47,7 @@ void Pipeline::add_spans(std::vector<SpanData> spans) {
 Pipeline::Position Pipeline::position() const {
   Position position;
   for (std::size_t signal = 0; signal < position.size(); ++signal) position[signal] = tracks_[signal].next_number;
+  if (is_collection_wanted_) ++position[static_cast<std::size_t>(Signal::kMetrics)];
   return position;
 }
 
@@ -57,7 +58,7 @@ bool Pipeline::is_settled(const Position& position) const {
     if (track.next_number - waiting[signal] < position[signal]) return false;
     if (!track.under_way.empty() && *track.under_way.begin() < position[signal]) return false;
   }
-  return local_spans_.empty() && !(is_collection_wanted_ && metrics_ != nullptr);
+  return local_spans_.empty();
 }
 
 template <typename Item>
@@ -168,6 +169,7 @@ void Pipeline::collect_metrics() {
   if (sends(Signal::kMetrics) && !sender_->has_room(Signal::kMetrics)) return;
   last_collection_ = now;
   is_collection_wanted_ = false;
+  const std::uint64_t number = track_of(Signal::kMetrics).next_number++;
   const MetricsData metrics = metrics_->collect(base::wall_ns());
   const std::uint64_t num_points = count_points(metrics);
   if (num_points == 0) return;
@@ -176,12 +178,11 @@ void Pipeline::collect_metrics() {
                    [&](Exporter& exporter) { exporter.export_metrics(metrics, resource_); });
   }
   if (!sends(Signal::kMetrics)) return;
-  Track& track = track_of(Signal::kMetrics);
   {
     const std::lock_guard lock(mutex_);
     counts_of(Signal::kMetrics).queued += num_points;
   }
-  submit(Signal::kMetrics, otlp::encode_metrics(metrics, resource_), num_points, track.next_number++);
+  submit(Signal::kMetrics, otlp::encode_metrics(metrics, resource_), num_points, number);
 }
 
 void Pipeline::turn(bool everything, std::chrono::milliseconds wait) {
@@ -205,7 +206,7 @@ void Pipeline::drop_all(Queue<Item>& queue) {
 }
 
 void Pipeline::give_up() {
-  is_collection_wanted_ = false;
+  if (std::exchange(is_collection_wanted_, false)) ++track_of(Signal::kMetrics).next_number;
   if (sender_ != nullptr) sender_->cancel();
   drop_all(span_queue_);
   drop_all(log_queue_);

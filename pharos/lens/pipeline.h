@@ -77,14 +77,14 @@ class Pipeline {
   void take_logs();
 
   /// Metrics are collected in the next turn in which they can be sent, not at their interval.
-  void request_collection() { is_collection_wanted_ = true; }
+  void request_collection() { is_collection_wanted_ = metrics_ != nullptr; }
 
   /// One turn: takes logs and metrics that are due, feeds what is due (with `everything`: all that waits) to the
   /// exporters, moves transfers on. Waits at most `wait`, and only for the network.
   void turn(bool everything, std::chrono::milliseconds wait);
   bool waits_for_network() const { return sender_ != nullptr; }
 
-  /// Items of each signal taken in so far.
+  /// Items of each signal taken in so far; of metrics collections, one that is requested included.
   using Position = std::array<std::uint64_t, otlp::kNumSignals>;
   Position position() const;
   /// Whether everything before `position` was delivered or counted as lost.
@@ -98,7 +98,7 @@ class Pipeline {
   ExportCounts counts() const;
 
  private:
-  /// Items of a signal are numbered as they come; the last of them are in its queue.
+  /// Items of a signal (of metrics: collections) are numbered as they come; the last of them are in its queue.
   struct Track {
     std::uint64_t next_number = 0;
     std::multiset<std::uint64_t> under_way;  ///< first numbers of requests that are not done
