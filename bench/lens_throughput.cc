@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/otlp/options.h"
 #include "pharos/lens/span.h"
 #include "pharos/lens/telemetry.h"
 
@@ -48,6 +49,12 @@ TelemetryOptions make_telemetry_options(const Arguments& arguments) {
   options.file_exporter = arguments.exporter == "file";
   options.console_exporter = arguments.exporter == "console";
   if (arguments.exporter == "discard") options.pipeline.exporters.push_back(std::make_shared<DiscardingExporter>());
+  if (arguments.exporter == "otlp") {
+    std::vector<std::string> warnings;
+    options.pipeline.otlp = otlp::options_from_environment(warnings);
+    for (const std::string& warning : warnings) std::cerr << warning << "\n";
+    options.collects_metrics = false;
+  }
   return options;
 }
 
@@ -127,8 +134,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seconds", arguments.seconds, "How long")->check(CLI::PositiveNumber)->capture_default_str();
   CLI::Option* folder = app.add_option("--run-folder", arguments.run_folder, "Where the ring and spans.jsonl go");
-  app.add_option("--exporter", arguments.exporter, "none, discard, console, or file (needs --run-folder)")
-      ->check(CLI::IsMember({"none", "discard", "console", "file"}))
+  app.add_option("--exporter", arguments.exporter, "none, discard, console, file (needs --run-folder), or otlp (OTEL_EXPORTER_OTLP_*)")
+      ->check(CLI::IsMember({"none", "discard", "console", "file", "otlp"}))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (arguments.exporter == "file" && folder->empty()) {

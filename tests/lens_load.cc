@@ -5,8 +5,8 @@
 //             FILE]
 //   lens_load --read RING
 // Spans, log records and additions to a counter are spread over S seconds. The report is a line of JSON, on standard
-// output or in FILE. --file adds an exporter of JSON lines, --lines-only has that one alone, without setup_telemetry.
-// --read prints what a ring file holds. Exit status: 0, or 2 for wrong arguments or environment.
+// output or in FILE. --file adds an exporter of JSON lines. --read prints what a ring file holds. Exit status: 0, or 2
+// for wrong arguments or environment.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -33,9 +33,9 @@ using Json = nlohmann::ordered_json;
 
 struct Arguments {
   std::map<std::string, std::string> values = {
-      {"--spans", "0"},      {"--logs", "0"},       {"--adds", "0"},      {"--seconds", "0"},   {"--linger", "0"},
-      {"--open-spans", "0"}, {"--shutdown-ms", ""}, {"--flush-ms", ""},   {"--run-folder", ""}, {"--ring", ""},
-      {"--signals", ""},     {"--file", ""},        {"--lines-only", ""}, {"--report", ""},     {"--read", ""}};
+      {"--spans", "0"},      {"--logs", "0"},       {"--adds", "0"},    {"--seconds", "0"},   {"--linger", "0"},
+      {"--open-spans", "0"}, {"--shutdown-ms", ""}, {"--flush-ms", ""}, {"--run-folder", ""}, {"--ring", ""},
+      {"--signals", ""},     {"--file", ""},        {"--report", ""},   {"--read", ""}};
 
   Arguments(int num_arguments, char** arguments) {
     for (int i = 1; i < num_arguments; i += 2) {
@@ -54,19 +54,14 @@ struct Arguments {
 };
 
 Telemetry* start(const Arguments& arguments, Json& report) {
-  if (arguments.has("--lines-only")) {
-    return &Telemetry::init(
-        {.groups = group_bit(Group::kStep), .run_folder = arguments.text("--lines-only"), .file_exporter = true});
-  }
   const ProcessEnvironment environment;
-  std::vector<std::string> warnings;
-  const LensConfig config = load_lens_config(environment, {}, warnings);
+  const LensSettings settings = load_settings(environment, {});
   SetupInput input;
   input.run_folder = arguments.text("--run-folder");
   input.keeps_ring = arguments.has("--ring");
   input.handles_signals = arguments.has("--signals");
   if (arguments.has("--file")) input.exporters.push_back(make_file_exporter(arguments.text("--file")));
-  const SetupResult result = setup_telemetry(config, input, environment);
+  const SetupResult result = setup_telemetry(settings, input, environment);
   report["warnings"] = result.warnings;
   return result.telemetry;
 }

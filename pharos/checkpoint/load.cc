@@ -170,6 +170,7 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
   Manifest manifest;
   {
     PHAROS_SPAN(span, lens::Group::kLoadCheckpoint, "megatron.checkpoint.load.io_read", {lens::kGoodput, true});
+    PHAROS_TRACE_REGION("dcp.read_metadata");
     manifest = read_manifest(folder);
     result.train_state = read_train_state(folder);
   }
@@ -192,6 +193,7 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
   }
   if (differs) result.warnings.push_back("Checkpoint '" + folder.string() + "': " + differences.text() + ".");
 
+  PHAROS_TRACE_REGION("dcp.read_data");
   const at::NoGradGuard no_grad;
   FileCache files(manifest, folder, options.verify_checksums);
   for (const Wanted& item : wanted) {

@@ -139,6 +139,7 @@ SaveResult save(const Contents& contents, const TrainState& state, const SaveOpt
   std::vector<Part> parts;
   {
     PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.state_dict", {lens::kGoodput, true});
+    PHAROS_TRACE_REGION("generate_state_dict");
     parts = collect_parts(contents, mesh, rank);
   }
   SaveResult result{target, 0, {}};
@@ -146,11 +147,15 @@ SaveResult save(const Contents& contents, const TrainState& state, const SaveOpt
     PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.io_write", {lens::kGoodput, true});
     if (rank == 0) base::make_directories(temporary);
     wait_for_all();
-    const Manifest share = write_rank_file(parts, contents, temporary, rank);
+    const Manifest share = [&] {
+      PHAROS_TRACE_REGION("dcp.write_data");
+      return write_rank_file(parts, contents, temporary, rank);
+    }();
     result.size_bytes = share.files.front().size_bytes;
     if (rank != 0) base::write_file_atomically(temporary / share_file_name(rank), to_json(share).dump());
     wait_for_all();
     if (rank == 0) {
+      PHAROS_TRACE_REGION("dcp.finish");
       complete_folder(share, state, options, mesh, temporary);
       move_into_place(temporary, target);
       write_tracker(options.save, state.step);

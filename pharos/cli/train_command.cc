@@ -28,7 +28,7 @@ struct Arguments {
   std::vector<std::string> overrides;
   std::string run_folder;
   bool resume = false;
-  train::TelemetryFlags telemetry;
+  lens::LensFlags telemetry;
 };
 
 /// run.yaml of a run folder; an empty one was cut off by whatever stopped the run.

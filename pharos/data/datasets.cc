@@ -10,6 +10,7 @@
 #include "pharos/base/error.h"
 #include "pharos/data/indexed/indexed_dataset.h"
 #include "pharos/data/mock_sequences.h"
+#include "pharos/lens/span.h"
 
 namespace pharos::data {
 namespace {
@@ -106,6 +107,7 @@ class DatasetBuilder {
     const std::string prefix = dataset_prefix(path);
     std::shared_ptr<const IndexedDataset>& source = opened_[prefix];
     if (!source) {
+      PHAROS_TRACE_REGION("build_low_level_dataset");
       source = std::make_shared<IndexedDataset>(prefix);
       check_length(*source);
     }

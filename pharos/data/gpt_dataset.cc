@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/span.h"
 
 namespace pharos::data {
 namespace {
@@ -122,6 +123,7 @@ nlohmann::ordered_json GptDataset::identifiers() const {
 }
 
 void GptDataset::build_or_load_index() {
+  PHAROS_TRACE_REGION("build_document_index");
   std::optional<IndexCache> cache;
   if (options_.use_cache && !part_.path.empty()) {
     const std::filesystem::path folder = options_.path_to_cache

@@ -11,8 +11,12 @@
 
 #include "pharos/base/error.h"
 #include "pharos/lens/record/recorder.h"
+#include "pharos/lens/trim.h"
 
 namespace pharos::lens {
+
+using internal::trimmed;
+
 namespace {
 
 constexpr std::string_view kTraceparent = "traceparent";
@@ -42,13 +46,6 @@ std::optional<std::uint64_t> parse_hex(std::string_view text) {
     value = value << 4 | static_cast<std::uint64_t>(digit);
   }
   return value;
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n\f\v";
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
 void put_big_endian(std::uint64_t value, std::byte* position) {

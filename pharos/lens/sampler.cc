@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -11,8 +12,12 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/lens/trim.h"
 
 namespace pharos::lens {
+
+using internal::trimmed;
+
 namespace {
 
 class ConstantSampler : public Sampler {
@@ -79,13 +84,6 @@ class ComposedSampler : public Sampler {
  private:
   std::vector<SamplerPointer> samplers_;
 };
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n\f\v";
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 /// A number of [0, 1].
 std::optional<double> parse_ratio(std::string_view text) {

@@ -33,13 +33,22 @@ extern constinit std::atomic<std::uint64_t> enabled_groups;
 
 inline constexpr int kActiveBit = 63;
 
+/// False in a build with PHAROS_LENS=OFF: every site compiles to nothing, telemetry cannot be started.
+#ifdef PHAROS_LENS_OFF
+inline constexpr bool kIsLensBuilt = false;
+#else
+inline constexpr bool kIsLensBuilt = true;
+#endif
+
 /// One relaxed load, a shift and an and.
 inline bool is_span_group_enabled(Group group) {
-  return (enabled_groups.load(std::memory_order_relaxed) >> static_cast<int>(group)) & 1;
+  return kIsLensBuilt && ((enabled_groups.load(std::memory_order_relaxed) >> static_cast<int>(group)) & 1) != 0;
 }
 
 /// True between initialisation and shutdown of telemetry, whatever the groups.
-inline bool is_telemetry_active() { return enabled_groups.load(std::memory_order_relaxed) >> kActiveBit; }
+inline bool is_telemetry_active() {
+  return kIsLensBuilt && (enabled_groups.load(std::memory_order_relaxed) >> kActiveBit) != 0;
+}
 
 /// The same by name, in exactly that spelling; false for a name that is no group.
 bool is_span_group_enabled(std::string_view name);

@@ -284,7 +284,7 @@ TEST(SpanLimits, SpansStillOpenAtShutdownAreExportedWhole) {
   options.run_folder = folder.path();
   std::filesystem::path path;
   auto exporter = std::make_shared<MemoryExporter>();
-  options.exporters.push_back(exporter);
+  options.pipeline.exporters.push_back(exporter);
   options.groups = kEveryGroup;
   Telemetry& telemetry = Telemetry::init(options);
   PHAROS_SPAN(span, Group::kStep, "test.open");

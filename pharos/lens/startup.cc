@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "pharos/base/clock.h"
+#include "pharos/lens/setup/scalar.h"
 
 namespace pharos::lens {
 namespace {
@@ -16,6 +17,7 @@ std::string span_name_of(const std::string& phase) {
   if (phase == "data" || phase == "model") return "";
   std::string part = phase == "libraries" ? "imports" : phase == "config" ? "arg_parse" : phase;
   if (phase == "initialize") part = "initialize_megatron";
+  if (phase == "kernels") part = "jit_fusion_options";
   std::replace(part.begin(), part.end(), ' ', '_');
   return "megatron.startup." + part;
 }
@@ -70,18 +72,53 @@ std::string StartupRecord::render() const {
   return text;
 }
 
-ManagedSpan open_startup_span(const StartupRecord& record, std::string_view model_type) {
+LaunchStamps read_launch_stamps(const Environment& environment) {
+  const std::int64_t to_monotonic_ns = base::monotonic_ns() - base::wall_ns();
+  const auto read = [&](const char* name) -> std::optional<std::int64_t> {
+    const auto text = environment.get_nonblank(name);
+    if (!text) return std::nullopt;
+    const std::optional<double> seconds = parse_number(*text);
+    constexpr double kLatest = 4e9;  // in the year 2096; later times are no stamps
+    if (!seconds || !(*seconds > 0 && *seconds < kLatest)) return std::nullopt;
+    return static_cast<std::int64_t>(*seconds * 1e9) + to_monotonic_ns;
+  };
+  LaunchStamps stamps{read("SLURM_JOB_START_TIME"), read("LENS_LAUNCH_SCRIPT_START_TIME"),
+                      read("LENS_LAUNCH_SCRIPT_PRESRUN_TIME")};
+  const auto agent_launch_ns = read("NVRX_LAUNCH_TIME");
+  if (!agent_launch_ns) return stamps;
+  const auto cycle = environment.get_nonblank("NVRX_CYCLE");
+  const bool is_restart =
+      (cycle && parse_integer(*cycle).value_or(0) > 0) || environment.get("NVRX_CYCLE_START_TIME").has_value();
+  return {std::nullopt, is_restart ? agent_launch_ns : stamps.script_start_ns, std::nullopt};
+}
+
+ManagedSpan open_startup_span(const StartupRecord& record, std::string_view model_type, const LaunchStamps& stamps) {
+  const auto& [scheduler, script, before_launch] = stamps;
+  if (scheduler && script && *scheduler < *script) {
+    record_span("pre_startup", Group::kJob, *scheduler, *script, {}, {{kGoodput, true}});
+  }
+  const bool has_launch = script && before_launch && *script <= *before_launch && *before_launch <= record.start_ns();
   StartOptions options;
   options.is_root = true;
-  options.start_ns = record.start_ns();
+  options.start_ns = has_launch ? *script : record.start_ns();
   ManagedSpan span =
       start_span(Group::kJob, "megatron.startup", options, {{kGoodput, true}, {"megatron.model_type", model_type}});
   if (!span) return span;
+  const auto record_part = [&span](std::string_view name, std::int64_t start_ns, std::int64_t end_ns) {
+    record_span(name, Group::kJob, start_ns, end_ns, span.context(), {{kGoodput, true}});
+  };
+  if (has_launch) {
+    record_part("megatron.startup.launch_script", *script, *before_launch);
+    record_part("megatron.startup.container_load", *before_launch, record.start_ns());
+  }
   for (const StartupRecord::Phase& phase : record.phases()) {
     const std::string name = span_name_of(phase.name);
     if (name.empty()) continue;
-    record_span(name, Group::kJob, phase.start_ns, phase.start_ns + phase.duration_ns, span.context(),
-                {{kGoodput, true}});
+    const std::int64_t end_ns = phase.start_ns + phase.duration_ns;
+    record_part(name, phase.start_ns, end_ns);
+    if (phase.name != "config") continue;
+    record_part("megatron.startup.inprocess_setup", end_ns, end_ns);
+    record_part("megatron.startup.in_job_setup", end_ns, end_ns);
   }
   return span;
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "pharos/lens/setup/environment.h"
 #include "pharos/lens/span.h"
 
 namespace pharos::lens {
@@ -44,11 +46,27 @@ class StartupRecord {
   std::vector<Phase> phases_;
 };
 
+/// What happened before the process began, as those who started it say (megatron-telemetry.md section 1.3). Times are
+/// CLOCK_MONOTONIC; absent: not known.
+struct LaunchStamps {
+  std::optional<std::int64_t> scheduler_start_ns;  ///< SLURM_JOB_START_TIME
+  std::optional<std::int64_t> script_start_ns;     ///< LENS_LAUNCH_SCRIPT_START_TIME
+  std::optional<std::int64_t> before_launch_ns;    ///< LENS_LAUNCH_SCRIPT_PRESRUN_TIME
+};
+
+/// Seconds since 1970 in those variables; what is no such number counts as absent. Under the restart agent of
+/// nvidia-resiliency-ext (NVRX_LAUNCH_TIME) the agent's own time replaces or removes them.
+LaunchStamps read_launch_stamps(const Environment& environment);
+
 /// Opens the root span `megatron.startup`, back-dated to the record's start, and records its phases so far as children
 /// (megatron-telemetry.md section 1.2): phase "libraries" as .imports, "config" as .arg_parse, "initialize" as
-/// .initialize_megatron, any other as its own name with blanks as underscores. Phases "data" and "model" are left out:
-/// .dataloader and .model_init are spans of their own. Current until it ends, which belongs just before the loop.
-ManagedSpan open_startup_span(const StartupRecord& record, std::string_view model_type);
+/// .initialize_megatron, "kernels" as .jit_fusion_options, any other as its own name with blanks as underscores. Phases
+/// "data" and "model" are left out: .dataloader and .model_init are spans of their own. Behind .arg_parse come
+/// .inprocess_setup and .in_job_setup, which take no time here. With stamps that fit together, pre_startup is recorded
+/// as a trace of its own, and .launch_script and .container_load below a start-up that begins with the script.
+/// Current until it ends, which belongs just before the loop.
+ManagedSpan open_startup_span(const StartupRecord& record, std::string_view model_type,
+                              const LaunchStamps& stamps = {});
 
 /// The blocks of the training loop: a root span per `interval` passes, each linked to the one before
 /// (megatron-telemetry.md section 1.1, "Interval rule"). With interval ≤ 0 or group `job` off nothing is recorded.

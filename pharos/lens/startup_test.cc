@@ -101,7 +101,58 @@ TEST(Startup, SpansOfTheStartAreBackDatedChildrenOfOneRoot) {
   EXPECT_EQ(imports.end_ns - imports.start_ns, 250 * kMillisecond + 400'000);
   EXPECT_EQ(attribute(imports, "is_goodput_span"), StoredValue(true));
   EXPECT_EQ(memory.span("megatron.startup.arg_parse").start_ns, imports.end_ns);
-  EXPECT_EQ(memory.spans().size(), 4u);  // with .first_step; data and model are spans of their own
+  EXPECT_EQ(memory.span("megatron.startup.in_job_setup").start_ns, memory.span("megatron.startup.arg_parse").end_ns);
+  EXPECT_EQ(memory.spans().size(), 6u);  // with .first_step; data and model are spans of their own
+}
+
+TEST(Startup, LaunchStampsThatFitTogetherAreRecorded) {
+  constexpr std::int64_t kTenth = 100 * kMillisecond;
+  const StartupRecord record = example_record();
+  struct Case {
+    LaunchStamps stamps;  // relative to the start of the process
+    bool has_pre_startup, has_launch;
+  };
+  const Case kCases[] = {
+      {{-9 * kTenth, -5 * kTenth, -2 * kTenth}, true, true},
+      {{-9 * kTenth, -5 * kTenth, std::nullopt}, true, false},
+      {{std::nullopt, -5 * kTenth, -2 * kTenth}, false, true},
+      {{-4 * kTenth, -5 * kTenth, -6 * kTenth}, false, false},  // not in this order
+      {{std::nullopt, -5 * kTenth, kTenth}, false, false},      // launched after it had begun
+      {{-9 * kTenth, std::nullopt, -2 * kTenth}, false, false},
+  };
+  for (const Case& item : kCases) {
+    MemoryTelemetry memory;
+    LaunchStamps stamps = item.stamps;
+    for (auto* stamp : {&stamps.scheduler_start_ns, &stamps.script_start_ns, &stamps.before_launch_ns}) {
+      if (*stamp) **stamp += record.start_ns();
+    }
+    open_startup_span(record, "gpt", stamps).end();
+    const SpanData root = memory.span("megatron.startup");
+    EXPECT_EQ(root.start_ns, item.has_launch ? *stamps.script_start_ns : record.start_ns());
+    EXPECT_EQ(memory.spans().size(), 6u + item.has_pre_startup + 2 * item.has_launch);
+    if (item.has_pre_startup) EXPECT_EQ(memory.span("pre_startup").parent_span_id, 0u);
+    if (item.has_launch) {
+      EXPECT_EQ(memory.span("megatron.startup.container_load").end_ns, record.start_ns());
+    }
+  }
+}
+
+TEST(Startup, LaunchStampsComeFromTheEnvironment) {
+  const std::string now = std::to_string(base::wall_ns() / 1'000'000'000);
+  const MapEnvironment plain({{"SLURM_JOB_START_TIME", now},
+                              {"LENS_LAUNCH_SCRIPT_START_TIME", now + ".5"},
+                              {"LENS_LAUNCH_SCRIPT_PRESRUN_TIME", "soon"}});
+  const LaunchStamps stamps = read_launch_stamps(plain);
+  ASSERT_TRUE(stamps.scheduler_start_ns && stamps.script_start_ns);
+  EXPECT_NEAR(static_cast<double>(*stamps.script_start_ns - *stamps.scheduler_start_ns), 5e8, 1e6);
+  EXPECT_FALSE(stamps.before_launch_ns);
+  const MapEnvironment restarted({{"SLURM_JOB_START_TIME", now},
+                                  {"LENS_LAUNCH_SCRIPT_START_TIME", "1"},
+                                  {"NVRX_LAUNCH_TIME", now},
+                                  {"NVRX_CYCLE", "2"}});
+  const LaunchStamps again = read_launch_stamps(restarted);
+  EXPECT_FALSE(again.scheduler_start_ns);
+  EXPECT_NEAR(static_cast<double>(*again.script_start_ns), static_cast<double>(*stamps.scheduler_start_ns), 1e6);
 }
 
 TEST(IntervalSpans, BlocksAreRootsLinkedToTheOneBefore) {

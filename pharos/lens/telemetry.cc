@@ -287,6 +287,11 @@ Telemetry::Telemetry(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Telemetry::~Telemetry() = default;
 
 Telemetry& Telemetry::init(TelemetryOptions options) {
+  if (!kIsLensBuilt) {
+    throw base::UserError({.what = "This build of Pharos has no telemetry.",
+                           .why = "It was configured with PHAROS_LENS=OFF.",
+                           .fix = "Leave telemetry off, or build without that option."});
+  }
   if (get() != nullptr) throw base::InternalError("telemetry has already been initialised");
   auto state = std::make_unique<State>();
   add_local_exporters(options);

@@ -59,8 +59,8 @@ struct TelemetryCounts {
 class Telemetry {
  public:
   /// Starts recording and the exporter thread. A second call while active is an InternalError; after shutdown() it is
-  /// allowed. An unwritable run folder, or no room for another thread, is a UserError; then nothing has been changed.
-  /// In a child made by fork telemetry is inactive.
+  /// allowed. An unwritable run folder or no room for another thread is a UserError, and so is a build without telemetry
+  /// (PHAROS_LENS=OFF); then nothing has been changed. In a child made by fork telemetry is inactive.
   static Telemetry& init(TelemetryOptions options);
 
   /// Null before init(), after shutdown() and in a forked child.

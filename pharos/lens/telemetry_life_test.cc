@@ -197,11 +197,12 @@ TEST(TelemetryLife, StartWithoutRoomForAThreadIsUndone) {
 TEST(TelemetryLife, DisabledSetupTouchesNothing) {
   const TemporaryFolder folder;
   const Traces before;
+  const MapEnvironment environment;
   SetupInput input;
   input.run_folder = folder.path();
   input.handles_signals = true;
   input.exporters = {std::make_shared<MemoryExporter>()};
-  const SetupResult result = setup_telemetry(LensConfig{}, input, MapEnvironment());
+  const SetupResult result = setup_telemetry(load_settings(environment, {}), input, environment);
   EXPECT_EQ(result.telemetry, nullptr);
   EXPECT_FALSE(result.is_exporting);
   expect_same(before, Traces());
@@ -210,11 +211,14 @@ TEST(TelemetryLife, DisabledSetupTouchesNothing) {
 
 TEST(TelemetryLife, SetupThatFailsTouchesNothing) {
   const Traces before;
-  const LensConfig wrong[] = {{.enabled = true, .export_strategy = "nobody"},
-                              {.enabled = true, .span_groups = "no-such-group"},
-                              {.enabled = true, .exporter = "carrier-pigeon"}};
-  for (const LensConfig& config : wrong) {
-    EXPECT_THROW(setup_telemetry(config, {}, MapEnvironment()), base::UserError);
+  const std::pair<const char*, const char*> wrong[] = {{"NEMO_LENS_EXPORT_STRATEGY", "nobody"},
+                                                       {"NEMO_LENS_SPAN_GROUPS", "no-such-group"},
+                                                       {"NEMO_LENS_EXPORTER", "carrier-pigeon"},
+                                                       {"NEMO_LENS_EXPORTER", "file"},  // there is no run folder
+                                                       {"OTEL_METRIC_EXPORT_INTERVAL", "soon"}};
+  for (const auto& [name, value] : wrong) {
+    const MapEnvironment environment({{"NEMO_LENS_ENABLED", "1"}, {name, value}});
+    EXPECT_THROW(setup_telemetry(load_settings(environment, {}), {}, environment), base::UserError) << name;
     expect_same(before, Traces());
   }
 }

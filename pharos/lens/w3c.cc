@@ -3,8 +3,12 @@
 #include <set>
 
 #include "pharos/lens/propagation.h"
+#include "pharos/lens/trim.h"
 
 namespace pharos::lens {
+
+using internal::trimmed;
+
 namespace {
 
 constexpr std::size_t kMaxMembers = 32;
@@ -15,13 +19,6 @@ constexpr std::size_t kMaxBaggageBytes = 8192;
 constexpr bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
 constexpr bool is_lower(char letter) { return letter >= 'a' && letter <= 'z'; }
 constexpr bool is_upper(char letter) { return letter >= 'A' && letter <= 'Z'; }
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n\f\v";
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 /// Calls `visit` for each part of `text` between commas.
 template <typename Visit>

@@ -23,8 +23,8 @@ lens::LensDefaults defaults_of(const config::TelemetryConfig& config) {
 }
 
 /// What one command line says about telemetry in two ways, flags and overrides, decides over the environment.
-TelemetryFlags flags_of(const config::ResolvedConfig& resolved, const TrainOptions& options) {
-  TelemetryFlags flags = options.telemetry;
+lens::LensFlags flags_of(const config::ResolvedConfig& resolved, const TrainOptions& options) {
+  lens::LensFlags flags = options.telemetry;
   const config::TelemetryConfig& config = resolved.config.telemetry;
   const auto is_override = [&resolved](const char* field) {
     return resolved.origin_of(field).kind == config::Origin::Kind::kCommandLine;
@@ -65,17 +65,15 @@ TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const Tra
   lens::LoadOptions load;
   load.defaults = defaults_of(config);
   load.default_service_name = config.service_name;
-  lens::LensConfig lens = lens::load_lens_config(environment, load, warnings_);
-  const TelemetryFlags flags = flags_of(resolved, options);
-  lens::apply_flags(lens, flags.enabled, flags.service_name, flags.span_groups);
+  const lens::LensSettings settings = lens::load_settings(environment, load, flags_of(resolved, options));
   lens::SetupInput input;
   input.coordinates = lens::RankCoordinates{};
   input.resource_attributes = describe_model(resolved.config);
   input.run_folder = folder.path();
   input.keeps_ring = config.ring;
   input.handles_signals = true;
-  const lens::SetupResult result = lens::setup_telemetry(lens, input, environment);
-  warnings_.insert(warnings_.end(), result.warnings.begin(), result.warnings.end());
+  const lens::SetupResult result = lens::setup_telemetry(settings, input, environment);
+  warnings_ = result.warnings;
 }
 
 TelemetryScope::~TelemetryScope() {

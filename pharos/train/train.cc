@@ -40,8 +40,6 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   startup.finish_phase("libraries", options.main_entry_ns);
   startup.finish_phase("config", options.config_ready_ns);
   tensor::install_host_allocator();
-  if (resolved.config.dist.num_threads > 0) at::set_num_threads(static_cast<int>(resolved.config.dist.num_threads));
-  if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
   const RunFolder folder(options.run_folder, options.resume);
   TelemetryScope telemetry(resolved, options, folder);
   Console console(folder.log(), ::isatty(STDOUT_FILENO) != 0);
@@ -50,6 +48,10 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
     announce(resolved, folder, options.resume, console);
     for (const std::string& warning : telemetry.warnings()) console.line("telemetry: " + warning);
     startup.finish_phase("initialize");
+    const auto num_threads = static_cast<int>(resolved.config.dist.num_threads);
+    if (num_threads > 0) at::set_num_threads(num_threads);
+    if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
+    startup.finish_phase("kernels");
     Trainer trainer(resolved, folder, options, console, startup);
     trainer.set_up();
     // Written only now: a folder whose set-up failed holds no run and can be used again.

@@ -3,25 +3,18 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "pharos/base/error.h"
 #include "pharos/config/resolve.h"
+#include "pharos/lens/setup/settings.h"
 
 namespace pharos::train {
-
-/// --otel-enabled, --otel-service-name, --otel-span-groups: above variables and configuration.
-struct TelemetryFlags {
-  std::optional<bool> enabled;
-  std::optional<std::string> service_name;
-  std::optional<std::string> span_groups;
-};
 
 struct TrainOptions {
   std::filesystem::path run_folder;
   bool resume = false;
-  TelemetryFlags telemetry = {};
+  lens::LensFlags telemetry = {};
   std::int64_t main_entry_ns = 0;    ///< monotonic; when main() began
   std::int64_t config_ready_ns = 0;  ///< monotonic; when the configuration was resolved and valid
 };

@@ -41,7 +41,8 @@ std::filesystem::path Trainer::save_folder() const {
 bool Trainer::saving_enabled() const { return config_.checkpoint.save_interval != 0; }
 
 void Trainer::set_up() {
-  startup_span_ = lens::open_startup_span(startup_, "ModelType.encoder_or_decoder");
+  startup_span_ = lens::open_startup_span(startup_, "ModelType.encoder_or_decoder",
+                                          lens::read_launch_stamps(lens::ProcessEnvironment()));
   {
     PHAROS_SPAN(span, Group::kDataLoading, "megatron.startup.dataloader", {lens::kGoodput, true});
     data_ = std::make_unique<DataFeed>(config_, 0, 1);
@@ -54,7 +55,7 @@ void Trainer::set_up() {
   }
   startup_.finish_phase("model");
   metrics_ = std::make_unique<MetricsLog>(folder_.metrics(), state_.step);
-  reporter_ = std::make_unique<Reporter>(config_, train_iters_, console_, *metrics_);
+  reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_), console_, *metrics_);
 }
 
 void Trainer::build_model() {

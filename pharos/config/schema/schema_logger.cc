@@ -6,20 +6,23 @@ namespace pharos::config {
 void declare_logger(std::vector<Field>& fields) {
   SectionBuilder logger(fields, "logger", &RunConfig::logger);
   using C = LoggerConfig;
-  static constexpr const char* kBoard = "TensorBoard files";
   logger.field("log_interval", &C::log_interval, "print the log line every N steps").unit("steps").min(1);
   logger.field("timing_log_level", &C::timing_log_level, "detail of timers").min(-1).max(2).hint();
   logger.field("timing_log_option", &C::timing_log_option, "how timers of ranks are combined").hint();
-  logger.field("tensorboard_dir", &C::tensorboard_dir, "folder of TensorBoard files").later(kBoard);
+  logger.field("tensorboard_dir", &C::tensorboard_dir, "folder of TensorBoard files");
   logger.field("tensorboard_log_interval", &C::tensorboard_log_interval, "steps between TensorBoard points")
       .min(1)
       .with("logger.tensorboard_dir");
-  logger.field("tensorboard_queue_size", &C::tensorboard_queue_size, "pending TensorBoard events")
+  logger
+      .field("tensorboard_queue_size", &C::tensorboard_queue_size,
+             "pending TensorBoard events; each log point is flushed")
       .min(1)
-      .with("logger.tensorboard_dir");
+      .no_effect();
   logger.field("log_params_norm", &C::log_params_norm, "norm of the parameters in the log line");
-  logger.field("log_l2_norm_grad_to_tensorboard", &C::log_l2_norm_grad_to_tensorboard, "gradient norm to TensorBoard")
-      .with("logger.tensorboard_dir");
+  logger
+      .field("log_l2_norm_grad_to_tensorboard", &C::log_l2_norm_grad_to_tensorboard,
+             "gradient norm of each parameter to TensorBoard")
+      .later("gradient norms of single parameters");
   logger.field("log_num_zeros_in_grad", &C::log_num_zeros_in_grad, "zeros of the gradient in the log line");
   logger.field("log_max_attention_logit", &C::log_max_attention_logit, "largest attention logit")
       .later("attention logit statistics");
@@ -41,7 +44,7 @@ void declare_logger(std::vector<Field>& fields) {
       .with("logger.tensorboard_dir");
   logger.field("log_memory_to_tensorboard", &C::log_memory_to_tensorboard, "memory to TensorBoard")
       .with("logger.tensorboard_dir");
-  logger.field("memory_keys", &C::memory_keys, "which memory counters").with("logger.log_memory_to_tensorboard");
+  logger.field("memory_keys", &C::memory_keys, "which counters of PyTorch's allocator").no_effect();
   logger.field("log_memory_interval", &C::log_memory_interval, "print the memory of the process every N steps")
       .unit("steps")
       .min(1);

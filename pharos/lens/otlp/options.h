@@ -39,6 +39,10 @@ using Options = std::array<SignalOptions, kNumSignals>;
 /// From the environment of the process. Values that no one can obey (unknown protocol, a file that is not there, a URL
 /// that is none) are a UserError naming the variable; doubtful ones are obeyed as far as possible and said in
 /// `warnings`, one sentence each.
+///
+/// Where implementations differ: _TIMEOUT is milliseconds, as specified, for whole numbers from 100 on; smaller or
+/// fractional ones are read as seconds, as the Python SDK reads them, with a warning. http/json sends protobuf, with a
+/// warning. Credentials of a URL become an authorization header, so that `url` may be shown.
 Options options_from_environment(std::vector<std::string>& warnings);
 
 }  // namespace pharos::lens::otlp

@@ -307,7 +307,13 @@ void write_span(ThreadState& state, RecordBody& body, std::vector<std::byte>& sp
   if (!spill.empty()) [[unlikely]] {
     write_continuations(state, body, spill);
   }
-  body.span_number = static_cast<std::uint32_t>(state.num_records - state.num_continuations);
+  // As one word, because write_record is about to load it as one: a load waits for several smaller stores.
+  constexpr std::size_t kOffset = offsetof(RecordBody, span_number);
+  static_assert(kOffset % 8 == 0 && offsetof(RecordBody, payload) == kOffset + 8);
+  std::uint64_t word = 0;
+  std::memcpy(&word, reinterpret_cast<const std::byte*>(&body) + kOffset, sizeof word);
+  word = (word & ~std::uint64_t{0xffffffff}) | static_cast<std::uint32_t>(state.num_records - state.num_continuations);
+  std::memcpy(reinterpret_cast<std::byte*>(&body) + kOffset, &word, sizeof word);
   write_record(state, body);
 }
 

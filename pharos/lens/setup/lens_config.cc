@@ -165,12 +165,14 @@ void check_sample_rate(const LensConfig& config) {
 }
 
 void check_exporter(const LensConfig& config) {
-  if (config.exporter == "otlp" || config.exporter == "console") return;
+  const auto is_known = [](std::string_view name) { return name == "otlp" || name == "console" || name == "file"; };
+  if (is_known(config.exporter)) return;
   const std::string lower = lower_case(config.exporter);
-  const bool is_only_case = lower == "otlp" || lower == "console";
-  throw base::UserError({.what = "Unknown exporter type '" + config.exporter + "'.",
-                         .where = source_of(config, "exporter"),
-                         .fix = is_only_case ? "Write it in lower case: " + lower + "." : "Use otlp or console."});
+  const bool is_only_case = is_known(lower);
+  throw base::UserError(
+      {.what = "Unknown exporter type '" + config.exporter + "'.",
+       .where = source_of(config, "exporter"),
+       .fix = is_only_case ? "Write it in lower case: " + lower + "." : "Use otlp, console or file."});
 }
 
 }  // namespace

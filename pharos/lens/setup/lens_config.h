@@ -27,7 +27,7 @@ struct LensConfig {
   bool metrics_enabled = true;
   bool logs_enabled = false;
   std::string span_groups = "default";
-  std::string exporter = "otlp";  ///< "otlp" or "console"
+  std::string exporter = "otlp";  ///< "otlp", "console", or our own "file": lines in the run folder
   std::string run_id = {};        ///< empty: choose_run_id() of run_id.h
   std::string user = {};
   std::string wandb_entity = {};

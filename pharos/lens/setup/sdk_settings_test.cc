@@ -158,7 +158,7 @@ TEST(SdkSettings, WordsInAnyCase) {
     const SdkSettings settings = load({{name, "sideways"}}, &warnings);
     EXPECT_THAT(warnings, ElementsAre(HasSubstr(std::string(name) + " = 'sideways' is not one of"))) << name;
     EXPECT_EQ(settings.temporality, TemporalityPreference::kCumulative);
-    EXPECT_EQ(settings.histogram_aggregation, HistogramAggregation::kExplicitBuckets);
+    EXPECT_EQ(settings.histogram_aggregation, HistogramAggregation::kExplicit);
     EXPECT_EQ(settings.exemplar_filter, ExemplarFilter::kTraceBased);
   }
 }

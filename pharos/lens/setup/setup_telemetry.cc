@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "pharos/base/error.h"
 #include "pharos/lens/otlp/options.h"
 #include "pharos/lens/setup/run_id.h"
-#include "pharos/lens/setup/sdk_settings.h"
 #include "pharos/lens/setup/strategies.h"
 
 namespace pharos::lens {
@@ -15,6 +15,23 @@ BatchOptions batch_options(const BatchSettings& settings) {
   return {.schedule_delay = std::chrono::milliseconds(settings.schedule_delay_ms),
           .max_queue = static_cast<std::size_t>(settings.max_queue_size),
           .max_batch = static_cast<std::size_t>(settings.max_export_batch_size)};
+}
+
+/// What the ring keeps even while telemetry is off, when a bad specification is only warned of.
+GroupMask ring_groups(const LensSettings& settings) {
+  if (settings.config.enabled) return settings.groups;
+  try {
+    return resolved_groups(settings.config);
+  } catch (const base::UserError&) {
+    return parse_groups("default");
+  }
+}
+
+void check_run_folder(const LensConfig& config, const SetupInput& input) {
+  if (!config.enabled || config.exporter != "file" || !input.run_folder.empty()) return;
+  throw base::UserError({.what = "The exporter 'file' has no run folder to write to.",
+                         .why = "Only a run of `pharos train` has one.",
+                         .fix = "Use otlp or console here."});
 }
 
 /// The environment's sampler and, where it is on, that of the rank: a span is recorded if both agree. Null: all spans.
@@ -70,25 +87,31 @@ void choose_exporters(const LensConfig& config, const SdkSettings& settings, con
 
 }  // namespace
 
-SetupResult setup_telemetry(const LensConfig& config, const SetupInput& input, const Environment& environment) {
+SetupResult setup_telemetry(const LensSettings& settings, const SetupInput& input, const Environment& environment) {
+  const LensConfig& config = settings.config;
   SetupResult result;
-  validate(config, result.warnings);
-  const SdkSettings settings = load_sdk_settings(environment, result.warnings);
+  result.warnings = settings.warnings;
+  check_run_folder(config, input);
   std::optional<otlp::Options> otlp;
   if (config.enabled && config.exporter == "otlp") otlp = otlp::options_from_environment(result.warnings);
   result.run_id = choose_run_id(config, environment, input.shared_run_id);
   result.is_exporting =
       is_exporting_rank({config, input.rank, input.world_size, environment, result.warnings}) && config.enabled;
-  if (!result.is_exporting && !input.keeps_ring) return result;
+  if (!kIsLensBuilt && result.is_exporting) {
+    result.warnings.emplace_back(
+        "this build of Pharos has no telemetry (PHAROS_LENS=OFF): nothing is recorded or sent");
+  }
+  if (!kIsLensBuilt) result.is_exporting = false;
+  if (!kIsLensBuilt || (!result.is_exporting && !input.keeps_ring)) return result;
 
   TelemetryOptions options;
-  options.groups = config.enabled || input.keeps_ring ? resolved_groups(config) : 0;
+  options.groups = ring_groups(settings);
   options.service_name = config.service_name;
   options.rank = input.rank;
   options.world_size = input.world_size;
   options.run_folder = input.run_folder;
   options.ring_file = input.keeps_ring;
-  options.limits = record_limits(settings.limits);
+  options.limits = record_limits(settings.sdk.limits);
   if (result.is_exporting) {
     options.resource_attributes = build_resource(config,
                                                  {.run_id = result.run_id,
@@ -99,8 +122,8 @@ SetupResult setup_telemetry(const LensConfig& config, const SetupInput& input, c
                                                   .host = collect_host_facts(),
                                                   .has_training_keys = input.has_training_keys},
                                                  environment, result.warnings);
-    options.sampler = make_sampler_of(config, settings, input.rank);
-    choose_exporters(config, settings, otlp, input, options);
+    options.sampler = make_sampler_of(config, settings.sdk, input.rank);
+    choose_exporters(config, settings.sdk, otlp, input, options);
   }
   result.telemetry = &Telemetry::init(std::move(options));
   return result;

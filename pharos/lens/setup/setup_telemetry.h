@@ -10,8 +10,8 @@
 
 #include "pharos/lens/exporter.h"
 #include "pharos/lens/setup/environment.h"
-#include "pharos/lens/setup/lens_config.h"
 #include "pharos/lens/setup/resource.h"
+#include "pharos/lens/setup/settings.h"
 #include "pharos/lens/telemetry.h"
 
 namespace pharos::lens {
@@ -33,12 +33,12 @@ struct SetupResult {
   Telemetry* telemetry = nullptr;  ///< null: telemetry is off, nothing in the process was touched
   bool is_exporting = false;       ///< this rank's spans leave the process
   std::string run_id;
-  std::vector<std::string> warnings;  ///< one sentence each; the same on all ranks but for those of the strategy
+  std::vector<std::string> warnings;  ///< those of the settings first; the same on all ranks but for the strategy's
 };
 
-/// Checks everything on every rank, asks the export strategy, then starts telemetry: on an exporting rank with the
-/// configured exporter, elsewhere, and when disabled, only if `keeps_ring`, with the ring alone. UserError for anything
-/// that cannot be obeyed.
-SetupResult setup_telemetry(const LensConfig& config, const SetupInput& input, const Environment& environment);
+/// Reads OTEL_EXPORTER_OTLP_* from the process, asks the export strategy, then starts telemetry: on an exporting rank
+/// with the configured exporter, elsewhere, and when disabled, only if `keeps_ring`, with the ring alone. `settings`
+/// are load_settings() of the same environment. UserError for anything that cannot be obeyed, on every rank alike.
+SetupResult setup_telemetry(const LensSettings& settings, const SetupInput& input, const Environment& environment);
 
 }  // namespace pharos::lens

@@ -22,7 +22,10 @@ constexpr VariableDescription kVariables[] = {
     {"METRICS_ENABLED", true, "1", "Sends metrics.", ""},
     {"LOGS_ENABLED", true, "0", "Sends log records.", ""},
     {"SPAN_GROUPS", true, "default", "Which spans are recorded: names of groups and presets, separated by commas.", ""},
-    {"EXPORTER", true, "otlp", "otlp, or console: one JSON object a line on standard output.", ""},
+    {"EXPORTER", true, "otlp",
+     "otlp; console: one JSON object a line on standard output; or our own file: the same lines in the run's folder "
+     "trace/.",
+     ""},
     {"RUN_ID", true, "", "Identifies the run; see the rules of the run id.", ""},
     {"USER_ID", true, "", "Resource attribute nemo.user.id.", ""},
 

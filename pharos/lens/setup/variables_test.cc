@@ -58,9 +58,10 @@ TEST(Variables, TableIsWhatIsRead) {
 
 /// The row of `variable` in docs/observability/configuration.md.
 std::string documentation_row(const VariableDescription& variable) {
-  const std::string value = variable.default_value.empty() ? "" : "`" + std::string(variable.default_value) + "`";
-  return "| `" + std::string(variable.is_prefixed ? "P_" : "") + std::string(variable.name) + "` | " + value + " | " +
-         std::string(variable.meaning) + " | " + std::string(variable.note) + " |";
+  std::string row(variable.is_prefixed ? "| `P_" : "| `");
+  row.append(variable.name).append("` | ");
+  if (!variable.default_value.empty()) row.append("`").append(variable.default_value).append("`");
+  return row.append(" | ").append(variable.meaning).append(" | ").append(variable.note).append(" |");
 }
 
 TEST(Variables, DocumentationHasTheTable) {

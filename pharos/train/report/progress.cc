@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/logs/logger.h"
 #include "pharos/base/text.h"
 
 namespace pharos::train {
@@ -49,6 +50,15 @@ std::string render_progress(const ProgressState& state, int columns) {
   return text;
 }
 
+namespace {
+
+lens::Severity severity_of(std::string_view line) {
+  if (line.starts_with("error:")) return lens::Severity::kError;
+  return line.starts_with("warning:") ? lens::Severity::kWarn : lens::Severity::kInfo;
+}
+
+}  // namespace
+
 Console::Console(const std::filesystem::path& log_path, bool is_terminal)
     : log_(log_path, std::ios::app), is_terminal_(is_terminal) {
   if (!log_) {
@@ -68,6 +78,7 @@ void Console::clear_progress() {
 }
 
 void Console::append(std::string_view text) {
+  lens::log_line(severity_of(text), text);
   log_ << text << std::endl;
   if (log_ || log_failed_) return;
   log_failed_ = true;

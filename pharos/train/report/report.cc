@@ -22,8 +22,13 @@ double utilisation(double flops, double seconds, double peak_tflops) {
 
 }  // namespace
 
-Reporter::Reporter(const config::RunConfig& config, std::int64_t train_iters, Console& console, MetricsLog& metrics)
-    : config_(config), train_iters_(train_iters), console_(console), metrics_(metrics) {}
+Reporter::Reporter(const config::RunConfig& config, std::int64_t train_iters, const std::string& run_yaml,
+                   Console& console, MetricsLog& metrics)
+    : config_(config),
+      train_iters_(train_iters),
+      console_(console),
+      metrics_(metrics),
+      board_(config, run_yaml, console) {}
 
 void Reporter::add(const StepRecord& record) {
   ++interval_.steps;
@@ -54,6 +59,8 @@ void Reporter::step(const StepRecord& record, std::int64_t peak_memory_bytes) {
     record_interval(record, peak_memory_bytes);
     any_line_ = true;
   }
+  consumed_samples_ = record.consumed_samples;
+  board_.step(record, is_due ? std::optional(interval_.mean_seconds()) : std::nullopt, peak_memory_bytes);
   if (is_due) {
     interval_ = {};
     recorded_skipped_ = recorded_nan_ = 0;
@@ -165,6 +172,7 @@ void Reporter::evaluation(const std::string& place, const std::string& metric, s
   console_.line(render_validation_lines(place, loss));
   metrics_.append({{"step", step}, {metric, loss}, {"evaluation_ms", milliseconds(duration_ns)}});
   if (metric == "validation_loss") telemetry_.evaluation(loss);
+  board_.evaluation(step, consumed_samples_, metric == "test_loss" ? "test" : "", loss);
 }
 
 void Reporter::checkpoint(std::int64_t step, std::int64_t size_bytes, std::int64_t duration_ns) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "pharos/config/run_config.h"
+#include "pharos/train/report/board_feed.h"
 #include "pharos/train/report/log_line.h"
 #include "pharos/train/report/metrics_log.h"
 #include "pharos/train/report/progress.h"
@@ -39,7 +40,9 @@ struct StepRecord {
 
 class Reporter {
  public:
-  Reporter(const config::RunConfig& config, std::int64_t train_iters, Console& console, MetricsLog& metrics);
+  /// `run_yaml`: the resolved configuration as text, for TensorBoard.
+  Reporter(const config::RunConfig& config, std::int64_t train_iters, const std::string& run_yaml, Console& console,
+           MetricsLog& metrics);
 
   /// peak_memory_bytes: of the device, or of the process where it computes on the CPU.
   void step(const StepRecord& record, std::int64_t peak_memory_bytes);
@@ -70,9 +73,11 @@ class Reporter {
   Console& console_;
   MetricsLog& metrics_;
   TelemetryFeed telemetry_;
+  BoardFeed board_;
   Interval interval_;
   std::int64_t recorded_skipped_ = 0, recorded_nan_ = 0;  ///< of this interval, counted in metrics already
   bool any_line_ = false;
+  std::int64_t consumed_samples_ = 0;
   double smoothed_step_seconds_ = 0;
 };
 
