@@ -1,8 +1,7 @@
 // Records a known amount of telemetry through setup_telemetry, as the environment says, and reports what became of it,
 // for tests/telemetry_process_test.py:
 //   lens_load [--spans N] [--logs N] [--adds N] [--seconds S] [--linger S] [--open-spans N] [--shutdown-ms N]
-//             [--flush-ms N] [--run-folder DIR] [--ring 1] [--signals 1] [--file PATH] [--lines-only DIR] [--report
-//             FILE]
+//             [--flush-ms N] [--run-folder DIR] [--ring 1] [--signals 1] [--file PATH] [--report FILE]
 //   lens_load --read RING
 // Spans, log records and additions to a counter are spread over S seconds. The report is a line of JSON, on standard
 // output or in FILE. --file adds an exporter of JSON lines. --read prints what a ring file holds. Exit status: 0, or 2

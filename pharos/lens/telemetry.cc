@@ -139,7 +139,7 @@ struct Telemetry::State {
   pid_t pid = 0;
   std::filesystem::path ring_path;
   std::thread thread;
-  std::mutex shutdown_mutex;
+  std::recursive_mutex shutdown_mutex;  ///< recursive: a handler of the program may call exit() within shutdown()
   std::atomic<bool> is_shut_down{false};
 
   mutable std::mutex mutex;  ///< guards what follows

@@ -110,7 +110,7 @@ struct Traces {
 };
 
 void expect_same(const Traces& before, const Traces& after) {
-  EXPECT_EQ(before.num_threads, after.num_threads);
+  EXPECT_LE(after.num_threads, before.num_threads);  // those of other tests may just end
   EXPECT_EQ(before.handlers, after.handlers);
   EXPECT_EQ(before.environment, after.environment);
   for (int signal = 1; signal < 32; ++signal) {
