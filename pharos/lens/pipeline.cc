@@ -164,7 +164,8 @@ void Pipeline::take_logs() {
 void Pipeline::collect_metrics() {
   if (metrics_ == nullptr) return;
   const auto now = Clock::now();
-  if (!is_collection_wanted_ && now - last_collection_ < options_.metric_interval) return;
+  const bool is_due = !is_last_collection_ && now - last_collection_ >= options_.metric_interval;
+  if (!is_collection_wanted_ && !is_due) return;
   // Nothing is lost by leaving a collection out: sums and histograms go on, gauges keep their last value.
   if (sends(Signal::kMetrics) && !sender_->has_room(Signal::kMetrics)) return;
   last_collection_ = now;

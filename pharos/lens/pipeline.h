@@ -76,8 +76,12 @@ class Pipeline {
   /// Takes the log records that wait; turn() does it too.
   void take_logs();
 
-  /// Metrics are collected in the next turn in which they can be sent, not at their interval.
-  void request_collection() { is_collection_wanted_ = metrics_ != nullptr; }
+  /// Metrics are collected in the next turn in which they can be sent, not at their interval; after the last collection
+  /// never again, or there would always be one under way.
+  void request_collection(bool is_last) {
+    is_collection_wanted_ = metrics_ != nullptr;
+    is_last_collection_ = is_last;
+  }
 
   /// One turn: takes logs and metrics that are due, feeds what is due (with `everything`: all that waits) to the
   /// exporters, moves transfers on. Waits at most `wait`, and only for the network.
@@ -141,6 +145,7 @@ class Pipeline {
   std::chrono::steady_clock::time_point last_local_export_;
   std::chrono::steady_clock::time_point last_collection_;
   bool is_collection_wanted_ = false;
+  bool is_last_collection_ = false;
   std::set<std::pair<const void*, bool>> complained_;
 
   mutable std::mutex mutex_;  ///< counts_

@@ -187,7 +187,7 @@ TEST(Pipeline, CountsPointsOfEachCollection) {
   for (int collection = 0; collection < 2; ++collection) {
     counter.add(1, {{"kind", "a"}});
     counter.add(1, {{"kind", "b"}});
-    pipeline.request_collection();
+    pipeline.request_collection(collection == 1);
     EXPECT_TRUE(settle(pipeline));  // the requested collection is waited for
   }
   testing::internal::GetCapturedStderr();

@@ -130,7 +130,9 @@ TEST(Startup, LaunchStampsThatFitTogetherAreRecorded) {
     const SpanData root = memory.span("megatron.startup");
     EXPECT_EQ(root.start_ns, item.has_launch ? *stamps.script_start_ns : record.start_ns());
     EXPECT_EQ(memory.spans().size(), 6u + item.has_pre_startup + 2 * item.has_launch);
-    if (item.has_pre_startup) EXPECT_EQ(memory.span("pre_startup").parent_span_id, 0u);
+    if (item.has_pre_startup) {
+      EXPECT_EQ(memory.span("pre_startup").parent_span_id, 0u);
+    }
     if (item.has_launch) {
       EXPECT_EQ(memory.span("megatron.startup.container_load").end_ns, record.start_ns());
     }

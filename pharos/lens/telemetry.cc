@@ -211,7 +211,7 @@ void Telemetry::State::serve() {
     if (!is_closed) take_spans(stops);
     pipeline->take_logs();
     if (requested != flush || (stops && !is_closed)) {
-      pipeline->request_collection();
+      pipeline->request_collection(stops);
       flush_position = pipeline->position();
       flush = requested;
       is_closed = stops;

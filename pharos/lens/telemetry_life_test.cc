@@ -247,17 +247,21 @@ TEST(TelemetryLife, FlushAndShutdownDeliverMetricsToo) {
     std::this_thread::sleep_for(20ms);  // or delivery is over before anyone could forget to wait for it
     return http_answer("200 OK");
   });
-  TelemetryOptions options = sending_to(receiver);
-  options.pipeline.metric_interval = 1h;
-  Telemetry& telemetry = Telemetry::init(options);
-  telemetry.meter()->create_counter<std::int64_t>("test.steps").add(1);
-  EXPECT_TRUE(telemetry.force_flush(kPatience));
-  const std::uint64_t flushed = counts_of(telemetry, Signal::kMetrics).exported;
-  EXPECT_GE(flushed, 1u);
-  telemetry.shutdown();
-  EXPECT_GT(counts_of(telemetry, Signal::kMetrics).exported, flushed);
-  EXPECT_EQ(receiver.num_requests(), 2);
-  expect_spans_add_up(telemetry);
+  for (const auto interval : {std::chrono::milliseconds(1h), 1ms}) {
+    TelemetryOptions options = sending_to(receiver);
+    options.pipeline.metric_interval = interval;
+    Telemetry& telemetry = Telemetry::init(options);
+    telemetry.meter()->create_counter<std::int64_t>("test.steps").add(1);
+    EXPECT_TRUE(telemetry.force_flush(kPatience));
+    const std::uint64_t flushed = counts_of(telemetry, Signal::kMetrics).exported;
+    EXPECT_GE(flushed, 1u);
+    telemetry.shutdown(kPatience);
+    EXPECT_GT(counts_of(telemetry, Signal::kMetrics).exported, flushed);
+    if (interval == 1h) {
+      EXPECT_EQ(receiver.num_requests(), 2);
+    }
+    expect_spans_add_up(telemetry);
+  }
 }
 
 // lens.md section 15, A1.
