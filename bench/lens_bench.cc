@@ -39,7 +39,8 @@ class RunningTelemetry {
   explicit RunningTelemetry(GroupMask groups, std::vector<std::shared_ptr<Exporter>> exporters = {}) {
     std::string pattern = (std::filesystem::temp_directory_path() / "lens_bench_XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
-    telemetry_ = &Telemetry::init({.groups = groups, .run_folder = folder_, .pipeline = {.exporters = std::move(exporters)}});
+    telemetry_ =
+        &Telemetry::init({.groups = groups, .run_folder = folder_, .pipeline = {.exporters = std::move(exporters)}});
   }
   ~RunningTelemetry() {
     telemetry_->shutdown();

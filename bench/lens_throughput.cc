@@ -134,7 +134,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seconds", arguments.seconds, "How long")->check(CLI::PositiveNumber)->capture_default_str();
   CLI::Option* folder = app.add_option("--run-folder", arguments.run_folder, "Where the ring and spans.jsonl go");
-  app.add_option("--exporter", arguments.exporter, "none, discard, console, file (needs --run-folder), or otlp (OTEL_EXPORTER_OTLP_*)")
+  app.add_option("--exporter", arguments.exporter,
+                 "none, discard, console, file (needs --run-folder), or otlp (OTEL_EXPORTER_OTLP_*)")
       ->check(CLI::IsMember({"none", "discard", "console", "file", "otlp"}))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

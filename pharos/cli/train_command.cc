@@ -112,8 +112,14 @@ void add_train_command(CLI::App& app) {
   command->add_option("--run-dir", arguments->run_folder, "Folder of the run (default: runs/RECIPE-TIME)");
   command->add_flag("--resume", arguments->resume, "Continue the run in --run-dir from its last checkpoint");
   auto* telemetry = command->add_option_group("Telemetry (docs/observability)");
-  telemetry->add_flag("--otel-enabled,!--no-otel-enabled", arguments->telemetry.enabled,
-                      "Export telemetry, or not, whatever the environment says");
+  // Not one flag of an optional: that one is false, not absent, when nobody gives it.
+  CLI::Option* on = telemetry->add_flag_callback(
+      "--otel-enabled", [arguments] { arguments->telemetry.enabled = true; }, "Export telemetry");
+  telemetry
+      ->add_flag_callback(
+          "--no-otel-enabled", [arguments] { arguments->telemetry.enabled = false; },
+          "Export none, whatever the environment says")
+      ->excludes(on);
   telemetry->add_option("--otel-service-name", arguments->telemetry.service_name, "service.name");
   telemetry->add_option("--otel-span-groups", arguments->telemetry.span_groups,
                         "Span groups to record: default, per_step, all, or a list");

@@ -155,6 +155,7 @@ std::string to_json_line(const SpanData& span, const Resource& resource) {
   Json line;
   line["name"] = span.name;
   line["context"] = to_json(span.context);
+  line["context"]["trace_state"] = "[" + span.tracestate + "]";
   line["kind"] = "SpanKind.INTERNAL";
   line["parent_id"] = span.parent_span_id != 0 ? Json("0x" + hexadecimal(span.parent_span_id)) : Json(nullptr);
   line["start_time"] = time(span.start_ns);

@@ -113,11 +113,12 @@ void write_count_unless_zero(Writer& writer, Tag tag, std::uint32_t count) {
 // ---- traces
 
 void write_event(Writer& span, Tag tag, const SpanEvent& event, const Resource& resource) {
-  enum Event : Tag { kTime = 1, kName = 2, kAttributes = 3 };
+  enum Event : Tag { kTime = 1, kName = 2, kAttributes = 3, kNumDroppedAttributes = 4 };
   Writer message(span, tag);
   write_wall_time(message, kTime, resource.to_wall_ns(event.time_ns));
   write_text_unless_empty(message, kName, event.name);
   write_attributes(message, kAttributes, event.attributes);
+  write_count_unless_zero(message, kNumDroppedAttributes, event.num_dropped_attributes);
 }
 
 void write_link(Writer& span, Tag tag, const SpanContext& context) {
@@ -141,6 +142,7 @@ void write_span(Writer& scope_block, const SpanData& data, const Resource& resou
   enum Span : Tag {
     kTraceId = 1,
     kSpanId = 2,
+    kTraceState = 3,
     kParentSpanId = 4,
     kName = 5,
     kKind = 6,
@@ -149,13 +151,16 @@ void write_span(Writer& scope_block, const SpanData& data, const Resource& resou
     kAttributes = 9,
     kNumDroppedAttributes = 10,
     kEvent = 11,
+    kNumDroppedEvents = 12,
     kLink = 13,
+    kNumDroppedLinks = 14,
     kStatus = 15,
     kFlags = 16
   };
   Writer span(scope_block, kScopeBlockItem);
   write_trace_id(span, kTraceId, data.context);
   write_span_id(span, kSpanId, data.context.span_id);
+  write_text_unless_empty(span, kTraceState, data.tracestate);
   if (data.parent_span_id != 0) write_span_id(span, kParentSpanId, data.parent_span_id);
   write_text_unless_empty(span, kName, data.name);
   span.add_enum(kKind, kSpanKindInternal);
@@ -165,7 +170,9 @@ void write_span(Writer& scope_block, const SpanData& data, const Resource& resou
   write_attributes(span, kAttributes, data.attributes);
   write_count_unless_zero(span, kNumDroppedAttributes, data.num_dropped_attributes);
   for (const SpanEvent& event : data.events) write_event(span, kEvent, event, resource);
+  write_count_unless_zero(span, kNumDroppedEvents, data.num_dropped_events);
   for (const SpanContext& link : data.links) write_link(span, kLink, link);
+  write_count_unless_zero(span, kNumDroppedLinks, data.num_dropped_links);
   write_status(span, kStatus, data);
   span.add_fixed32(kFlags, kHasIsRemote | (data.parent_is_remote ? kIsRemote : 0));
 }

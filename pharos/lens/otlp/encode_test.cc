@@ -130,6 +130,20 @@ TEST(Encode, SpanHasItsFieldsAndUnixTimes) {
   EXPECT_EQ(encoded.number(10), 3U);
 }
 
+TEST(Encode, TraceStateAndWhatWasDropped) {
+  SpanData data = span("megatron.step");
+  data.tracestate = "vendor=a,other=b";
+  data.events = {{"overfull", 6500, {}, 7}};
+  data.num_dropped_events = 4;
+  data.num_dropped_links = 5;
+  const Message encoded = encoded_span(data);
+  EXPECT_EQ(encoded.text(3), "vendor=a,other=b");
+  EXPECT_EQ(encoded.number(12), 4U);
+  EXPECT_EQ(encoded.number(14), 5U);
+  EXPECT_EQ(encoded.message(11).number(4), 7U);
+  EXPECT_FALSE(encoded_span(span("plain")).has(3));
+}
+
 TEST(Encode, RootSpanHasNoParentAndNoDroppedCount) {
   const Message encoded = encoded_span(span("job"));
   EXPECT_FALSE(encoded.has(4));
@@ -165,7 +179,7 @@ TEST(Encode, Status) {
 
 TEST(Encode, EventsAndLinks) {
   SpanData data = span("step");
-  data.events = {{"exception", 6500, {{"exception.type", std::string("ValueError")}}}};
+  data.events = {{"exception", 6500, {{"exception.type", std::string("ValueError")}}, 0}};
   data.links = {context(0xc3), context(0xc4, true)};
   const Message encoded = encoded_span(data);
   const Message event = encoded.message(11);

@@ -272,6 +272,29 @@ bool is_redacted_key(std::string_view key) {
   }
 }
 
+/// The common case without the general machinery: a number or a flag that fits into the record. False: not that.
+static bool append_scalar(const SpanPayload& payload, std::string_view key, const AttributeValue& value) {
+  using Type = AttributeValue::Type;
+  RecordBody& body = payload.body;
+  const Type type = value.type();
+  if (type != Type::kInteger && type != Type::kDouble && type != Type::kBool) return false;
+  const std::size_t value_bytes = type == Type::kBool ? 1 : 8;
+  const std::size_t size_bytes = sizeof(EntryHeader) + key.size() + value_bytes;
+  if (key.size() > 255 || !payload.spill.empty() || size_bytes > kPayloadBytes - body.payload_bytes) return false;
+  const EntryKind kind = type == Type::kInteger  ? EntryKind::kInteger
+                         : type == Type::kDouble ? EntryKind::kDouble
+                                                 : EntryKind::kBool;
+  const EntryHeader header{kind, static_cast<std::uint8_t>(key.size()), static_cast<std::uint16_t>(value_bytes)};
+  std::byte* const position = body.payload + body.payload_bytes;
+  std::memcpy(position, &header, sizeof header);
+  std::memcpy(position + sizeof header, key.data(), key.size());
+  const std::int64_t bits = value.as_integer();  // of a flag: 0 or 1 in the first byte
+  std::memcpy(position + sizeof header + key.size(), &bits, value_bytes);
+  body.payload_bytes = static_cast<std::uint16_t>(body.payload_bytes + size_bytes);
+  ++body.num_attributes;
+  return true;
+}
+
 void append_attribute(const SpanPayload& payload, std::string_view key, const AttributeValue& value, bool redacts) {
   if (key.empty() || value.type() == AttributeValue::Type::kNone) return;
   RecordBody& body = payload.body;
@@ -280,6 +303,7 @@ void append_attribute(const SpanPayload& payload, std::string_view key, const At
     if (!erase_entry(payload, [](const Entry& entry) { return is_attribute(entry.header.kind); })) return;
     --body.num_attributes;
   }
+  if (append_scalar(payload, key, value)) return;
   const PreparedValue prepared(value, redacts, payload.limits.span_text_characters);
   const std::size_t value_bytes = prepared.size_bytes();
   std::byte* position =

@@ -9,8 +9,8 @@
 #include <iostream>
 
 #include "pharos/base/error.h"
-#include "pharos/lens/logs/logger.h"
 #include "pharos/base/text.h"
+#include "pharos/lens/logs/logger.h"
 
 namespace pharos::train {
 namespace {

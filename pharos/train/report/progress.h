@@ -39,7 +39,8 @@ class Console {
 
  private:
   void clear_progress();
-  /// To the log file, and to telemetry's logs; a disk that is full costs the lines, not the run, and is said once on standard error.
+  /// To the log file, and to telemetry's logs; a disk that is full costs the lines, not the run, and is said once on
+  /// standard error.
   void append(std::string_view text);
 
   std::ofstream log_;
