@@ -511,6 +511,18 @@ class Trainer(pharos_program.ProgramTest):
         with Sink(http_port=0, grpc_port=0, faults=["reset"]) as sink:
             self.check("resetting", endpoint(sink), "gave up after")
 
+    def test_closed_standard_streams(self):
+        """What would be printed lands nowhere, above all not in a file that was opened later."""
+        self.assert_exit(self.train(self.folder / "open", env=clean_environment()), 0)
+        folder = self.folder / "closed"
+        command = [pharos_program.PROGRAM, "train", pharos_program.RECIPE, f"data={self.data}", "--run-dir", folder]
+        finished = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh", *map(str, command)], check=False, timeout=240,
+                                  env=enabled(NEMO_LENS_EXPORTER="console"))  # fmt: skip
+        self.assertEqual(finished.returncode, 0)
+        self.assertEqual(pharos_program.losses(folder), pharos_program.losses(self.folder / "open"))
+        self.assertTrue(read_ring(folder)["is_shut_down"])
+        self.assertNotIn("scope", (folder / "log.txt").read_text())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -71,7 +71,7 @@ class Pipeline {
   void add_spans(std::vector<SpanData> spans);
 
   /// Whether there is any exporter or receiver.
-  bool exports() const { return sender_ != nullptr || !options_.exporters.empty(); }
+  bool exports() const { return options_.otlp.has_value() || !options_.exporters.empty(); }
 
   /// Takes the log records that wait; turn() does it too.
   void take_logs();
@@ -96,6 +96,9 @@ class Pipeline {
 
   /// Gives up what is queued or under way; it is counted.
   void give_up();
+
+  /// Ends all connections. Nothing but wake() and counts() may follow; not at the same time as wake().
+  void close() { sender_.reset(); }
 
   /// From any thread: ends the wait of a running turn.
   void wake();

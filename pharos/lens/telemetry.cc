@@ -224,7 +224,7 @@ void Telemetry::State::serve() {
     if (is_settled) flushes_done = flush;
     is_stopped = is_closed && is_settled;
     done.notify_all();
-    if (is_stopped) return;
+    if (is_stopped) return pipeline->close();
     rest(lock, is_flushing && !is_settled);
   }
 }

@@ -137,6 +137,24 @@ TEST(TelemetryLife, CanBeginAgainAfterItsEnd) {
   }
 }
 
+TEST(TelemetryLife, ShutdownClosesConnections) {
+  TestReceiver receiver([](int) { return http_answer("200 OK"); });
+  const auto count_descriptors = [] {
+    const std::filesystem::directory_iterator descriptors("/proc/self/fd");
+    return std::distance(begin(descriptors), end(descriptors));
+  };
+  const auto before = count_descriptors();
+  for (int life = 0; life < 3; ++life) {
+    Telemetry& telemetry = Telemetry::init(sending_to(receiver));
+    record_spans(1);
+    telemetry.shutdown(kPatience);
+    EXPECT_EQ(telemetry.counts().exported, 1u);
+    EXPECT_TRUE(telemetry.is_exporting());
+    EXPECT_TRUE(telemetry.force_flush());
+  }
+  EXPECT_LE(count_descriptors(), before + 1);  // the receiver may be just closing its end
+}
+
 // lens.md section 15, A6.
 TEST(TelemetryLife, FailedStartChangesNothingAndCanBeTriedAgain) {
   const TemporaryFolder folder;
