@@ -34,20 +34,28 @@ std::string to_json_lines(const std::vector<Record>& records, const Resource& re
 
 class ConsoleExporter : public Exporter {
  public:
-  explicit ConsoleExporter(int descriptor) : descriptor_(descriptor) {}
+  explicit ConsoleExporter(int descriptor)
+      : descriptor_(descriptor), is_open_(fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) {}
   std::string name() const override { return "console"; }
   void export_spans(const std::vector<SpanData>& spans, const Resource& resource) override {
-    write_all(descriptor_, to_json_lines(spans, resource));
+    write(to_json_lines(spans, resource));
   }
   void export_metrics(const MetricsData& metrics, const Resource& resource) override {
-    if (!metrics.empty()) write_all(descriptor_, to_json_line(metrics, resource) + '\n');
+    if (!metrics.empty()) write(to_json_line(metrics, resource) + '\n');
   }
   void export_logs(const std::vector<LogData>& logs, const Resource& resource) override {
-    write_all(descriptor_, to_json_lines(logs, resource));
+    write(to_json_lines(logs, resource));
   }
 
  private:
+  void write(const std::string& lines) const {
+    // By now the number may be that of a file or a socket that was opened later.
+    if (!is_open_) throw std::runtime_error("the output was closed before the program began");
+    write_all(descriptor_, lines);
+  }
+
   int descriptor_;
+  bool is_open_;
 };
 
 /// A file of whole lines; an empty path swallows them.

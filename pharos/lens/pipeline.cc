@@ -47,21 +47,18 @@ void Pipeline::add_spans(std::vector<SpanData> spans) {
 Pipeline::Position Pipeline::position() const {
   Position position;
   for (std::size_t signal = 0; signal < position.size(); ++signal) position[signal] = tracks_[signal].next_number;
-  // A collection that is wanted takes the next number when it is sent.
   if (is_collection_wanted_) ++position[static_cast<std::size_t>(Signal::kMetrics)];
   return position;
 }
 
 bool Pipeline::is_settled(const Position& position) const {
-  const auto waits = [&](Signal signal, std::size_t num_waiting) {
-    return track_of(signal).next_number - num_waiting < position[static_cast<std::size_t>(signal)];
-  };
-  if (waits(Signal::kTraces, span_queue_.items.size()) || waits(Signal::kLogs, log_queue_.items.size())) return false;
+  const std::uint64_t waiting[] = {span_queue_.items.size(), 0, log_queue_.items.size()};
   for (std::size_t signal = 0; signal < position.size(); ++signal) {
     const Track& track = tracks_[signal];
+    if (track.next_number - waiting[signal] < position[signal]) return false;
     if (!track.under_way.empty() && *track.under_way.begin() < position[signal]) return false;
   }
-  return local_spans_.empty() && !(is_collection_wanted_ && metrics_ != nullptr);
+  return local_spans_.empty();
 }
 
 template <typename Item>
@@ -98,38 +95,48 @@ void Pipeline::send_due(Queue<Item>& queue, bool everything, Encode&& encode) {
 
 void Pipeline::submit(Signal signal, std::string body, std::uint64_t num_items, std::uint64_t first_number) {
   track_of(signal).under_way.insert(first_number);
-  sender_->submit(
-      signal, std::move(body), num_items, [this, signal, num_items, first_number](const otlp::Outcome& done) {
-        auto& under_way = track_of(signal).under_way;
-        under_way.erase(under_way.find(first_number));
-        {
-          const std::lock_guard lock(mutex_);
-          ItemCounts& counts = counts_of(signal);
-          counts.exported += done.accepted;
-          counts.rejected += done.rejected;
-          counts.failed += done.failed;
-          counts.queued -= num_items;
-        }
-        if (!done.message.empty()) {
-          complain(&track_of(signal), std::string("OTLP ") + otlp::signal_name(signal) + ": " + done.message);
-        }
-      });
+  sender_->submit(signal, std::move(body), num_items,
+                  [this, signal, num_items, first_number](const otlp::Outcome& done) {
+                    auto& under_way = track_of(signal).under_way;
+                    under_way.erase(under_way.find(first_number));
+                    {
+                      const std::lock_guard lock(mutex_);
+                      ItemCounts& counts = counts_of(signal);
+                      counts.exported += done.accepted;
+                      counts.rejected += done.rejected;
+                      counts.failed += done.failed;
+                      counts.queued -= num_items;
+                    }
+                    if (!done.message.empty()) {
+                      complain(&track_of(signal), done.failed + done.rejected > 0,
+                               std::string("OTLP ") + otlp::signal_name(signal) + ": " + done.message);
+                    }
+                  });
 }
 
 template <typename Export>
 void Pipeline::export_locally(Signal signal, std::uint64_t num_items, Export&& export_to) {
-  std::uint64_t failed = 0;
+  bool is_taken = true;
   for (const auto& exporter : options_.exporters) {
+    std::string reason;
     try {
       export_to(*exporter);
+      continue;
     } catch (const std::exception& error) {
-      failed += num_items;
-      complain(exporter.get(), "exporter " + exporter->name() + " failed: " + error.what());
+      reason = error.what();
+    } catch (...) {
+      reason = "an exception of unknown type";
     }
+    is_taken = false;
+    complain(exporter.get(), true, "exporter " + exporter->name() + " failed: " + reason);
   }
   const std::lock_guard lock(mutex_);
-  counts_of(signal).failed += failed;
-  if (failed == 0 && !sends(signal)) counts_of(signal).exported += num_items;
+  ItemCounts& counts = counts_of(signal);
+  if (!sends(signal)) {
+    (is_taken ? counts.exported : counts.failed) += num_items;
+  } else if (!is_taken) {
+    counts.failed_locally += num_items;
+  }
 }
 
 void Pipeline::export_local_spans(bool everything) {
@@ -157,11 +164,13 @@ void Pipeline::take_logs() {
 void Pipeline::collect_metrics() {
   if (metrics_ == nullptr) return;
   const auto now = Clock::now();
-  if (!is_collection_wanted_ && now - last_collection_ < options_.metric_interval) return;
+  const bool is_due = !is_last_collection_ && now - last_collection_ >= options_.metric_interval;
+  if (!is_collection_wanted_ && !is_due) return;
   // Nothing is lost by leaving a collection out: sums and histograms go on, gauges keep their last value.
   if (sends(Signal::kMetrics) && !sender_->has_room(Signal::kMetrics)) return;
   last_collection_ = now;
   is_collection_wanted_ = false;
+  const std::uint64_t number = track_of(Signal::kMetrics).next_number++;
   const MetricsData metrics = metrics_->collect(base::wall_ns());
   const std::uint64_t num_points = count_points(metrics);
   if (num_points == 0) return;
@@ -170,12 +179,11 @@ void Pipeline::collect_metrics() {
                    [&](Exporter& exporter) { exporter.export_metrics(metrics, resource_); });
   }
   if (!sends(Signal::kMetrics)) return;
-  Track& track = track_of(Signal::kMetrics);
   {
     const std::lock_guard lock(mutex_);
     counts_of(Signal::kMetrics).queued += num_points;
   }
-  submit(Signal::kMetrics, otlp::encode_metrics(metrics, resource_), num_points, track.next_number++);
+  submit(Signal::kMetrics, otlp::encode_metrics(metrics, resource_), num_points, number);
 }
 
 void Pipeline::turn(bool everything, std::chrono::milliseconds wait) {
@@ -199,7 +207,7 @@ void Pipeline::drop_all(Queue<Item>& queue) {
 }
 
 void Pipeline::give_up() {
-  is_collection_wanted_ = false;
+  if (std::exchange(is_collection_wanted_, false)) ++track_of(Signal::kMetrics).next_number;
   if (sender_ != nullptr) sender_->cancel();
   drop_all(span_queue_);
   drop_all(log_queue_);
@@ -214,9 +222,9 @@ ExportCounts Pipeline::counts() const {
   return counts_;
 }
 
-void Pipeline::complain(const void* who, const std::string& text) {
-  if (!complained_.insert(who).second) return;
-  std::fprintf(stderr, "telemetry: %s; the run goes on, losses are counted\n", text.c_str());
+void Pipeline::complain(const void* who, bool is_loss, const std::string& text) {
+  if (!complained_.insert({who, is_loss}).second) return;
+  std::fprintf(stderr, "telemetry: %s; the run goes on%s\n", text.c_str(), is_loss ? ", losses are counted" : "");
 }
 
 }  // namespace pharos::lens

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pharos/lens/data/log_data.h"
@@ -44,14 +45,15 @@ struct PipelineOptions {
   std::chrono::milliseconds local_interval{500};  ///< between batches to the local exporters
 };
 
-/// Items of one signal (spans, data points, records) since the start. Where a signal is sent over OTLP, its counts are
-/// those of OTLP; a local exporter that fails adds to `failed` in any case.
+/// Items of one signal (spans, data points, records) since the start: each is in one of the first five. Where a signal
+/// is sent over OTLP these are about OTLP; else an item has failed if any exporter did not take it.
 struct ItemCounts {
   std::uint64_t exported = 0;
-  std::uint64_t dropped = 0;   ///< the queue was full, or shutdown came first
-  std::uint64_t failed = 0;    ///< an exporter or the receiver refused them, or no try succeeded
-  std::uint64_t rejected = 0;  ///< the receiver's partial success
-  std::uint64_t queued = 0;    ///< waiting or under way now
+  std::uint64_t dropped = 0;         ///< the queue was full, or shutdown came first
+  std::uint64_t failed = 0;          ///< an exporter or the receiver refused them, or no try succeeded
+  std::uint64_t rejected = 0;        ///< the receiver's partial success
+  std::uint64_t queued = 0;          ///< waiting or under way now
+  std::uint64_t failed_locally = 0;  ///< beside OTLP: an exporter did not take them
 };
 
 /// By otlp::Signal.
@@ -69,20 +71,24 @@ class Pipeline {
   void add_spans(std::vector<SpanData> spans);
 
   /// Whether there is any exporter or receiver.
-  bool exports() const { return sender_ != nullptr || !options_.exporters.empty(); }
+  bool exports() const { return options_.otlp.has_value() || !options_.exporters.empty(); }
 
   /// Takes the log records that wait; turn() does it too.
   void take_logs();
 
-  /// Metrics are collected in the next turn in which they can be sent, not at their interval.
-  void request_collection() { is_collection_wanted_ = true; }
+  /// Metrics are collected in the next turn in which they can be sent, not at their interval; after the last collection
+  /// never again, or there would always be one under way.
+  void request_collection(bool is_last) {
+    is_collection_wanted_ = metrics_ != nullptr;
+    is_last_collection_ = is_last;
+  }
 
   /// One turn: takes logs and metrics that are due, feeds what is due (with `everything`: all that waits) to the
   /// exporters, moves transfers on. Waits at most `wait`, and only for the network.
   void turn(bool everything, std::chrono::milliseconds wait);
   bool waits_for_network() const { return sender_ != nullptr; }
 
-  /// Items of each signal taken in so far, and the collection that is wanted, if one is.
+  /// Items of each signal taken in so far; of metrics collections, one that is requested included.
   using Position = std::array<std::uint64_t, otlp::kNumSignals>;
   Position position() const;
   /// Whether everything before `position` was delivered or counted as lost.
@@ -91,12 +97,15 @@ class Pipeline {
   /// Gives up what is queued or under way; it is counted.
   void give_up();
 
+  /// Ends all connections. Nothing but wake() and counts() may follow; not at the same time as wake().
+  void close() { sender_.reset(); }
+
   /// From any thread: ends the wait of a running turn.
   void wake();
   ExportCounts counts() const;
 
  private:
-  /// Items of a signal are numbered as they come; the last of them are in its queue.
+  /// Items of a signal (of metrics: collections) are numbered as they come; the last of them are in its queue.
   struct Track {
     std::uint64_t next_number = 0;
     std::multiset<std::uint64_t> under_way;  ///< first numbers of requests that are not done
@@ -120,10 +129,10 @@ class Pipeline {
   void export_locally(otlp::Signal signal, std::uint64_t num_items, Export&& export_to);
   void export_local_spans(bool everything);
   void collect_metrics();
-  void complain(const void* who, const std::string& text);
+  /// Once for each of `who` and each kind of trouble.
+  void complain(const void* who, bool is_loss, const std::string& text);
   ItemCounts& counts_of(otlp::Signal signal) { return counts_[static_cast<std::size_t>(signal)]; }
   Track& track_of(otlp::Signal signal) { return tracks_[static_cast<std::size_t>(signal)]; }
-  const Track& track_of(otlp::Signal signal) const { return tracks_[static_cast<std::size_t>(signal)]; }
   bool sends(otlp::Signal signal) const;
 
   PipelineOptions options_;
@@ -139,7 +148,8 @@ class Pipeline {
   std::chrono::steady_clock::time_point last_local_export_;
   std::chrono::steady_clock::time_point last_collection_;
   bool is_collection_wanted_ = false;
-  std::set<const void*> complained_;
+  bool is_last_collection_ = false;
+  std::set<std::pair<const void*, bool>> complained_;
 
   mutable std::mutex mutex_;  ///< counts_
   ExportCounts counts_ = {};

@@ -1,15 +1,15 @@
 #include "pharos/lens/telemetry.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "pharos/base/error.h"
@@ -18,6 +18,7 @@
 #include "pharos/lens/logs/logger.h"
 #include "pharos/lens/metrics/meter.h"
 #include "pharos/lens/metrics/training_metrics.h"
+#include "pharos/lens/quiet_thread.h"
 #include "pharos/lens/record/recorder.h"
 #include "pharos/lens/record/ring_file.h"
 #include "pharos/lens/signal_hook.h"
@@ -34,6 +35,7 @@ constexpr auto kPollInterval = 20ms;
 constexpr auto kGrace = 500ms;
 
 constinit std::atomic<Telemetry*> active{nullptr};
+constinit std::atomic<Telemetry*> newest{nullptr};
 
 std::filesystem::path ring_path_of(const TelemetryOptions& options) {
   if (options.run_folder.empty() || !options.ring_file) return {};
@@ -73,35 +75,35 @@ Resource make_resource(const TelemetryOptions& options, const internal::FileHead
   return resource;
 }
 
+void put_previous_ring_back(const std::filesystem::path& ring_path) {
+  if (ring_path.empty()) return;
+  std::error_code ignored;
+  std::filesystem::remove(ring_path, ignored);
+  std::filesystem::rename(internal::previous_ring_path(ring_path), ring_path, ignored);
+}
+
 void enable(GroupMask groups) {
   enabled_groups.store((groups & kAllGroups) | (GroupMask{1} << kActiveBit), std::memory_order_relaxed);
 }
 
-/// Runs `body` in a thread that takes no signals: they belong to the training thread.
-template <typename Body>
-std::thread start_quiet_thread(Body&& body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::forward<Body>(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
+/// The newest one, active or not: a shutdown that another thread has begun is waited for.
 void shut_down_at_exit() {
-  if (Telemetry* telemetry = Telemetry::get()) telemetry->shutdown(2000ms);
+  if (Telemetry* telemetry = newest.load()) telemetry->shutdown(2000ms);
 }
 
-/// Shutting down joins the exporter thread, so another one does it; then the signal does what it would have done.
+/// In the thread of the signal hook. Then the signal does what it would have done.
 void end_by_signal(int signal) {
-  start_quiet_thread([signal] {
-    if (Telemetry* telemetry = Telemetry::get()) telemetry->shutdown();
-    signal_hook::pass_on(signal);
-  }).detach();
+  if (Telemetry* telemetry = newest.load()) telemetry->shutdown();
+  signal_hook::pass_on(signal);
 }
 
 std::uint64_t lost(const ItemCounts& counts) { return counts.dropped + counts.failed + counts.rejected; }
+
+/// Items of which nobody knows what became.
+std::uint64_t missing(std::uint64_t total, const ItemCounts& counts) {
+  const std::uint64_t known = counts.exported + lost(counts);
+  return std::max(total, known) - known;
+}
 
 void report_losses(const TelemetryCounts& counts) {
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
@@ -109,14 +111,20 @@ void report_losses(const TelemetryCounts& counts) {
     std::fprintf(stderr,
                  "telemetry: of %llu spans %llu were overwritten, %llu refused, %llu not exported; %llu attributes had "
                  "no room\n",
-                 number(counts.recorded), number(counts.overwritten), number(counts.refused),
-                 number(counts.failed_exports), number(counts.dropped_attributes));
+                 number(counts.recorded + counts.truncated + counts.refused), number(counts.overwritten),
+                 number(counts.refused), number(counts.failed_exports), number(counts.dropped_attributes));
   }
-  const ItemCounts& points = counts.signals[static_cast<std::size_t>(otlp::Signal::kMetrics)];
-  const ItemCounts& records = counts.signals[static_cast<std::size_t>(otlp::Signal::kLogs)];
-  if (lost(points) + lost(records) > 0) {
-    std::fprintf(stderr, "telemetry: %llu metric points and %llu log records were not exported\n", number(lost(points)),
-                 number(lost(records)));
+  const std::uint64_t num_points = lost(counts.signals[static_cast<std::size_t>(otlp::Signal::kMetrics)]);
+  const std::uint64_t num_records = lost(counts.signals[static_cast<std::size_t>(otlp::Signal::kLogs)]);
+  if (num_points + num_records > 0) {
+    std::fprintf(stderr, "telemetry: %llu metric points and %llu log records were not exported\n", number(num_points),
+                 number(num_records));
+  }
+  std::uint64_t num_unwritten = 0;
+  for (const ItemCounts& signal : counts.signals) num_unwritten += signal.failed_locally;
+  if (num_unwritten > 0) {
+    std::fprintf(stderr, "telemetry: %llu items that went out over OTLP were not written by another exporter\n",
+                 number(num_unwritten));
   }
 }
 
@@ -131,6 +139,7 @@ struct Telemetry::State {
   pid_t pid = 0;
   std::filesystem::path ring_path;
   std::thread thread;
+  std::recursive_mutex shutdown_mutex;  ///< recursive: a handler of the program may call exit() within shutdown()
   std::atomic<bool> is_shut_down{false};
 
   mutable std::mutex mutex;  ///< guards what follows
@@ -140,15 +149,20 @@ struct Telemetry::State {
   std::uint64_t flushes_done = 0;
   bool is_stopping = false;
   bool is_stopped = false;
+  bool is_abandoned = false;        ///< the exporter thread has failed, or hangs and was left behind
   Clock::time_point deadline = {};  ///< of stopping
   std::uint64_t num_truncated = 0;
   std::uint64_t num_overwritten = 0;
 
   void run();
+  void serve();
+  void fail(const char* reason);
   void take_spans(bool is_last);
   /// Waits until there is something to do; with the network, that wait was in Pipeline::turn.
   void rest(std::unique_lock<std::mutex>& lock, bool is_busy);
+  ExportCounts count_items() const;
   PipelineCounts describe() const;
+  void start();
 };
 
 void Telemetry::State::take_spans(bool is_last) {
@@ -175,6 +189,16 @@ void Telemetry::State::rest(std::unique_lock<std::mutex>& lock, bool is_busy) {
 }
 
 void Telemetry::State::run() {
+  try {
+    serve();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  } catch (...) {
+    fail("an exception of unknown type");
+  }
+}
+
+void Telemetry::State::serve() {
   std::uint64_t flush = 0;  // the newest request that is being worked on
   Pipeline::Position flush_position = {};
   bool is_closed = false;
@@ -187,12 +211,11 @@ void Telemetry::State::run() {
     if (!is_closed) take_spans(stops);
     pipeline->take_logs();
     if (requested != flush || (stops && !is_closed)) {
-      pipeline->request_collection();
+      pipeline->request_collection(stops);
       flush_position = pipeline->position();
       flush = requested;
       is_closed = stops;
     }
-    if (const int signal = options.handles_signals ? signal_hook::take() : 0) end_by_signal(signal);
     const bool is_flushing = stops || flush != flushes_done;
     pipeline->turn(is_flushing, kPollInterval);
     if (stops && Clock::now() >= give_up_at) pipeline->give_up();
@@ -201,23 +224,63 @@ void Telemetry::State::run() {
     if (is_settled) flushes_done = flush;
     is_stopped = is_closed && is_settled;
     done.notify_all();
-    if (is_stopped) return;
+    if (is_stopped) return pipeline->close();
     rest(lock, is_flushing && !is_settled);
   }
 }
 
+/// The last thing the exporter thread does when it cannot go on. What nobody will export any more is not recorded.
+void Telemetry::State::fail(const char* reason) {
+  std::fprintf(stderr, "telemetry: the exporter thread ends: %s; nothing is exported from here on, the run goes on\n",
+               reason);
+  if (!is_shut_down.load()) internal::deactivate_session(*session);
+  const std::lock_guard lock(mutex);
+  is_abandoned = true;
+  is_stopped = true;
+  done.notify_all();
+}
+
+/// With what an exporter thread that hangs or has failed leaves undone.
+ExportCounts Telemetry::State::count_items() const {
+  ExportCounts signals = pipeline->counts();
+  const auto of = [&signals](otlp::Signal signal) -> ItemCounts& { return signals[static_cast<std::size_t>(signal)]; };
+  const LogCounts log_counts = logs ? logs->counts() : LogCounts{};
+  of(otlp::Signal::kLogs).dropped += log_counts.dropped;
+  const std::lock_guard lock(mutex);
+  if (!is_abandoned) return signals;
+  const std::uint64_t num_ended = internal::count_records(*session) + num_truncated - num_overwritten;
+  if (pipeline->wants_spans()) of(otlp::Signal::kTraces).failed += missing(num_ended, of(otlp::Signal::kTraces));
+  of(otlp::Signal::kLogs).failed += missing(log_counts.emitted, of(otlp::Signal::kLogs));
+  of(otlp::Signal::kMetrics).failed += of(otlp::Signal::kMetrics).queued;
+  for (ItemCounts& counts : signals) counts.queued = 0;
+  return signals;
+}
+
 /// For the metrics of telemetry itself.
 PipelineCounts Telemetry::State::describe() const {
-  const ExportCounts signals = pipeline->counts();
+  const ExportCounts signals = count_items();
   const auto part = [&signals](otlp::Signal signal) {
     const ItemCounts& counts = signals[static_cast<std::size_t>(signal)];
     return SignalCounts{counts.exported, counts.dropped, counts.failed + counts.rejected};
   };
   PipelineCounts counts{part(otlp::Signal::kTraces), part(otlp::Signal::kMetrics), part(otlp::Signal::kLogs), 0};
   counts.spans.dropped += session->overwritten + session->refused.load();
-  counts.logs.dropped += logs ? logs->counts().dropped : 0;
   for (const ItemCounts& signal : signals) counts.queue_depth += signal.queued;
   return counts;
+}
+
+void Telemetry::State::start() {
+  pipeline =
+      std::make_unique<Pipeline>(options.pipeline, make_resource(options, *session->header), metrics.get(), logs.get());
+  if (metrics) observe_telemetry(metrics->meter(), [this] { return describe(); });
+  try {
+    if (pipeline->exports() && options.handles_signals) signal_hook::install(&end_by_signal);
+    thread = internal::start_quiet_thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    signal_hook::restore();
+    throw base::UserError({.what = std::string("Telemetry cannot start its threads: ") + error.what() + ".",
+                           .fix = "Raise the limit of processes (ulimit -u) or of memory, or turn telemetry off."});
+  }
 }
 
 Telemetry::Telemetry(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -244,22 +307,24 @@ Telemetry& Telemetry::init(TelemetryOptions options) {
                                            .service_name = options.service_name,
                                            .limits = options.limits,
                                            .sampler = options.sampler});
-  state->pipeline = std::make_unique<Pipeline>(options.pipeline, make_resource(options, *state->session->header),
-                                               state->metrics.get(), state->logs.get());
   state->options = std::move(options);
-  State* running = state.get();
-  if (running->metrics) observe_telemetry(running->metrics->meter(), [running] { return running->describe(); });
+  try {
+    state->start();
+  } catch (const std::exception&) {
+    internal::deactivate_session(*state->session);
+    put_previous_ring_back(state->ring_path);
+    throw;
+  }
   // Kept to the end of the process: an exporter thread that hangs may outlive shutdown().
   static auto* const handles = new std::vector<std::unique_ptr<Telemetry>>;
   handles->push_back(std::unique_ptr<Telemetry>(new Telemetry(std::move(state))));
   Telemetry* telemetry = handles->back().get();
-  running->thread = start_quiet_thread([running] { running->run(); });
   static const int at_exit = std::atexit(&shut_down_at_exit);
   static_cast<void>(at_exit);
+  newest.store(telemetry);
   active.store(telemetry);
-  if (exports && running->options.handles_signals) signal_hook::install();
-  if (running->logs) install_log_queue(running->logs.get());
-  enable(running->options.groups);
+  if (telemetry->logs() != nullptr) install_log_queue(telemetry->logs());
+  enable(telemetry->state_->options.groups);
   return *telemetry;
 }
 
@@ -284,11 +349,15 @@ bool Telemetry::force_flush(std::chrono::milliseconds timeout) {
   const std::uint64_t wanted = ++state_->flushes_requested;
   state_->woken.notify_all();
   state_->pipeline->wake();
-  return state_->done.wait_for(lock, timeout, [&] { return state_->flushes_done >= wanted; });
+  // A shutdown in another thread includes this flush.
+  state_->done.wait_for(lock, timeout, [&] { return state_->flushes_done >= wanted || state_->is_stopped; });
+  return state_->flushes_done >= wanted || (state_->is_stopped && !state_->is_abandoned);
 }
 
 void Telemetry::shutdown(std::chrono::milliseconds timeout) {
-  if (state_->pid != getpid() || state_->is_shut_down.exchange(true)) return;
+  if (state_->pid != getpid()) return;
+  const std::lock_guard one_at_a_time(state_->shutdown_mutex);
+  if (state_->is_shut_down.exchange(true)) return;
   internal::deactivate_session(*state_->session);
   signal_hook::restore();
   if (state_->logs) install_log_queue(nullptr);
@@ -302,6 +371,7 @@ void Telemetry::shutdown(std::chrono::milliseconds timeout) {
     state_->woken.notify_all();
     state_->pipeline->wake();
     is_stopped = state_->done.wait_for(lock, timeout + kGrace, [this] { return state_->is_stopped; });
+    if (!is_stopped) state_->is_abandoned = true;
   }
   if (is_stopped) {
     state_->thread.join();
@@ -315,21 +385,19 @@ void Telemetry::shutdown(std::chrono::milliseconds timeout) {
 }
 
 void Telemetry::discard_ring() {
-  if (!state_->is_shut_down.load() || state_->ring_path.empty()) return;
-  std::error_code ignored;
-  std::filesystem::remove(state_->ring_path, ignored);
-  std::filesystem::rename(internal::previous_ring_path(state_->ring_path), state_->ring_path, ignored);
+  if (state_->is_shut_down.load()) put_previous_ring_back(state_->ring_path);
 }
 
 TelemetryCounts Telemetry::counts() const {
   TelemetryCounts counts;
-  counts.signals = state_->pipeline->counts();
+  counts.signals = state_->count_items();
   const ItemCounts& spans = counts.signals[static_cast<std::size_t>(otlp::Signal::kTraces)];
   counts.exported = spans.exported;
   counts.failed_exports = lost(spans);
   counts.recorded = internal::count_records(*state_->session);
   counts.refused = state_->session->refused.load();
   counts.dropped_attributes = state_->session->dropped_attributes.load();
+  if (state_->logs) counts.suppressed_logs = state_->logs->counts().suppressed;
   const std::lock_guard lock(state_->mutex);
   counts.overwritten = state_->num_overwritten;
   counts.truncated = state_->num_truncated;

@@ -35,13 +35,14 @@ struct TelemetryOptions {
   bool collects_logs = false;    ///< likewise logs()
   LogOptions log_options = {};
   StoredAttributes resource_attributes = {};  ///< decide over what is known anyway (service.name, dl.rank, …)
-  bool handles_signals = false;               ///< SIGTERM and SIGINT end in order, then pass on (telemetry.cc)
+  bool handles_signals = false;               ///< SIGTERM and SIGINT: shutdown(), then what they did before
   RecordLimits limits = {};                   ///< of attributes, events and links of a span
   SamplerPointer sampler = {};                ///< null: all spans but those below an unsampled one
   std::uint32_t ring_records = 8192;          ///< per recording thread; the oldest are overwritten
 };
 
-/// What happened to spans so far. Nothing is lost without being counted here.
+/// What happened to spans so far. Nothing is lost without being counted here: where spans are exported, after
+/// shutdown() recorded + truncated = exported + overwritten + failed_exports.
 struct TelemetryCounts {
   std::uint64_t recorded = 0;            ///< ended spans written to a ring
   std::uint64_t exported = 0;            ///< spans that arrived (ItemCounts)
@@ -49,7 +50,8 @@ struct TelemetryCounts {
   std::uint64_t refused = 0;             ///< spans not recorded: over 64 open in a thread, or over 64 threads
   std::uint64_t dropped_attributes = 0;  ///< attributes for which a record had no room
   std::uint64_t failed_exports = 0;      ///< spans that were dropped, failed or rejected on their way
-  std::uint64_t truncated = 0;           ///< spans still open at shutdown
+  std::uint64_t truncated = 0;           ///< spans still open at shutdown (not counted in recorded)
+  std::uint64_t suppressed_logs = 0;     ///< log records over the rate of their call site, never taken
   ExportCounts signals = {};             ///< all signals in detail
 };
 
@@ -57,8 +59,8 @@ struct TelemetryCounts {
 class Telemetry {
  public:
   /// Starts recording and the exporter thread. A second call while active is an InternalError; after shutdown() it is
-  /// allowed. An unwritable run folder is a UserError, and so is a build without telemetry (PHAROS_LENS=OFF); then
-  /// nothing has been changed. In a child made by fork telemetry is inactive.
+  /// allowed. An unwritable run folder or no room for another thread is a UserError, and so is a build without
+  /// telemetry (PHAROS_LENS=OFF); then nothing has been changed. In a child made by fork telemetry is inactive.
   static Telemetry& init(TelemetryOptions options);
 
   /// Null before init(), after shutdown() and in a forked child.
@@ -82,8 +84,8 @@ class Telemetry {
 
   /// Turns all sites off, closes open spans (attribute and event `nemo.span.truncated`, status untouched; children
   /// before parents), exports and joins the exporter thread. What a receiver has not taken after `timeout` is given up
-  /// and counted; a local exporter that hangs is left behind half a second later. Only the first call does anything.
-  /// Losses are said in one line on standard error.
+  /// and counted; a local exporter that hangs is left behind half a second later, and what it holds is counted as
+  /// failed. Only the first call does anything; one beside it waits for it. Losses are said on standard error.
   void shutdown(std::chrono::milliseconds timeout = std::chrono::milliseconds(5000));
 
   /// After shutdown() of a run that never began: removes its ring file and puts the one of the run before back.

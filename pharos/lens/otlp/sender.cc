@@ -67,6 +67,7 @@ struct Request {
   Clock::time_point next_try;
   int num_tries = 0;
   bool needs_new_connection = false;
+  std::string last_fault = {};  ///< why the last try did not succeed
   std::unique_ptr<Transfer> transfer = nullptr;
 };
 
@@ -86,9 +87,20 @@ Outcome failed(const Request& request, std::string message) {
   return {.accepted = 0, .rejected = 0, .failed = request.num_items, .message = std::move(message)};
 }
 
-Outcome delivered(const Request& request, const Verdict& verdict) {
+Outcome delivered(const Request& request, Verdict verdict) {
   const std::uint64_t rejected = std::min(verdict.num_rejected, request.num_items);
-  return {.accepted = request.num_items - rejected, .rejected = rejected, .failed = 0, .message = verdict.message};
+  return {.accepted = request.num_items - rejected,
+          .rejected = rejected,
+          .failed = 0,
+          .message = std::move(verdict.message)};
+}
+
+/// For someone who reads only the message: what to look at when no answer came.
+std::string advice(Signal signal) {
+  std::string name = signal_name(signal);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  return "; is a receiver of OTLP up there? OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_" + name +
+         "_ENDPOINT says where to send";
 }
 
 void initialise_libcurl() {
@@ -122,6 +134,7 @@ struct Sender::State {
   void take_results(std::vector<Finished>& finished);
   std::optional<Outcome> judge_try(Request& request, CURLcode code);
   std::optional<Outcome> schedule_retry(Request& request, const Verdict& verdict);
+  std::string describe_cancelled(const Request& request) const;
   milliseconds until_next_try(milliseconds wait) const;
   milliseconds backoff(int num_tries);
 
@@ -171,10 +184,12 @@ void Sender::State::take_results(std::vector<Finished>& finished) {
 /// Nothing when there will be another try.
 std::optional<Outcome> Sender::State::judge_try(Request& request, CURLcode code) {
   Verdict verdict = request.transfer->verdict(code);
-  if (verdict.fate == Fate::kDelivered) return delivered(request, verdict);
-  verdict.message += " (" + printable_url(options_of(request).url) + ")";
+  if (!verdict.message.empty()) verdict.message += " (" + printable_url(options_of(request).url) + ")";
+  if (verdict.fate == Fate::kDelivered) return delivered(request, std::move(verdict));
   if (verdict.fate == Fate::kRefused) return failed(request, std::move(verdict.message));
   request.needs_new_connection = code != CURLE_OK;
+  if (request.needs_new_connection) verdict.message += advice(request.signal);
+  request.last_fault = verdict.message;
   return schedule_retry(request, verdict);
 }
 
@@ -206,6 +221,12 @@ milliseconds Sender::State::until_next_try(milliseconds wait) const {
     wait = std::clamp(left, milliseconds(0), wait);
   }
   return wait;
+}
+
+std::string Sender::State::describe_cancelled(const Request& request) const {
+  const std::string message = "cancelled after " + in_seconds(Clock::now() - request.start);
+  if (!request.last_fault.empty()) return message + ": " + request.last_fault;
+  return message + " without an answer (" + printable_url(options_of(request).url) + ")" + advice(request.signal);
 }
 
 Sender::Sender(Options options) : state_(std::make_unique<State>(std::move(options))) {}
@@ -263,10 +284,7 @@ void Sender::cancel() {
         curl_multi_remove_handle(state_->multi, request.transfer->handle());
         request.transfer.reset();
       }
-      const auto duration = Clock::now() - request.start;
-      finished.push_back(
-          {std::move(request.done), failed(request, "cancelled after " + in_seconds(duration) + " (" +
-                                                        printable_url(state_->options_of(request).url) + ")")});
+      finished.push_back({std::move(request.done), failed(request, state_->describe_cancelled(request))});
     }
   }
   for (const Finished& one : finished) one.done(one.outcome);

@@ -39,7 +39,12 @@ int open_file(const std::filesystem::path& path) {
     throw base::UserError({.what = "The trace ring " + path.string() + " cannot be made: " + std::strerror(errno) + ".",
                            .fix = "Make its folder writable, or choose another run folder."});
   }
-  return descriptor;
+  if (descriptor > STDERR_FILENO) return descriptor;
+  // Standard output was closed: what the program prints must not land in the ring.
+  const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (moved < 0) return descriptor;
+  close(descriptor);
+  return moved;
 }
 
 /// Reserves and maps a part of the file; null when the file system has no room or no shared maps.
