@@ -75,6 +75,25 @@ class CommandLine(ProgramTest):
         self.assert_exit(self.train(folder, "train.train_iters=2"), 0)
         self.assert_refused(self.train(folder, "train.train_iters=2"), "already holds a run", "--resume")
 
+    def test_sizes_that_cannot_be(self):
+        too_large = self.train(self.folder / "too_large", "train.micro_batch_size=100000000", "train.global_batch_size=100000000")
+        self.assert_refused(too_large, "of memory", "micro_batch_size", "pharos plan")
+        self.assertFalse((self.folder / "too_large" / "run.yaml").exists())
+        overflow = run("data", "prepare", self.folder / "text.txt", "--output", self.folder / "o", "--sequence-tokens", "9" * 20)
+        self.assert_refused(overflow, "--sequence-tokens", "64 bits")
+
+    def test_telemetry(self):
+        for override in ("telemetry.span_groups=nonsense", "telemetry.exporter=nonsense", "telemetry.export_strategy=nonsense"):
+            self.assert_refused(self.train(self.folder / "telemetry", override), "nonsense")
+        self.assert_refused(run("plan", RECIPE, "telemetry.span_groups=nonsense"), "nonsense", "per_step")
+        self.assert_refused(self.train(self.folder / "telemetry", "--otel-span-groups", "steps"), "steps", "step")
+
+    def test_empty_run_yaml(self):
+        folder = self.folder / "emptied"
+        folder.mkdir()
+        (folder / "run.yaml").write_text("")
+        self.assert_refused(run("train", "--run-dir", folder, "--resume"), "run.yaml", "empty", "damaged")
+
     def test_traces(self):
         self.assert_refused(run("trace", "show", self.folder / "absent"), "does not exist", "--run-dir")
         self.assert_refused(run("trace", "show", self.folder), "not a run folder", "trace/rank_N.ring")
@@ -85,7 +104,10 @@ class CommandLine(ProgramTest):
     def test_resume_with_another_model(self):
         folder = self.folder / "reshaped"
         self.assert_exit(self.train(folder, "train.train_iters=2"), 0)
+        rings = {path.name: path.read_bytes() for path in (folder / "trace").glob("*.ring")}
         self.assert_refused(self.train(folder, "--resume", "model.hidden_size=64"), "hidden_size", "decoder.layers.0")
+        after = {path.name: path.read_bytes() for path in (folder / "trace").glob("*.ring")}
+        self.assertEqual(after, rings, "a refused run keeps the last one's trace")
         self.assert_refused(self.train(folder, "--resume", "model.num_layers=3"), "decoder.layers.2")
 
 

@@ -6,7 +6,7 @@
 #include "pharos/base/error.h"
 #include "pharos/config/overrides/value.h"
 #include "pharos/config/validate/rule_checker.h"
-#include "pharos/lens/group.h"
+#include "pharos/lens/setup/lens_config.h"
 
 namespace pharos::config {
 namespace {
@@ -131,12 +131,24 @@ void check_trackers(RuleChecker& check) {
   }
 }
 
+/// Names that telemetry knows; one at a time, so that each is reported.
 void check_telemetry(RuleChecker& check) {
-  try {
-    lens::parse_groups(check.config().telemetry.span_groups);
-  } catch (const base::UserError& error) {
-    check.fail({"telemetry.span_groups"}, error.parts().what, error.parts().fix);
-  }
+  const TelemetryConfig& telemetry = check.config().telemetry;
+  const auto check_one = [&check](const char* field, const auto& set) {
+    lens::LensConfig config;
+    config.enabled = true;
+    set(config);
+    std::vector<std::string> warnings;
+    try {
+      lens::validate(config, warnings);
+    } catch (const base::UserError& error) {
+      check.fail({field}, error.parts().what, error.parts().fix);
+    }
+  };
+  check_one("telemetry.span_groups", [&](lens::LensConfig& config) { config.span_groups = telemetry.span_groups; });
+  check_one("telemetry.exporter", [&](lens::LensConfig& config) { config.exporter = telemetry.exporter; });
+  check_one("telemetry.export_strategy",
+            [&](lens::LensConfig& config) { config.export_strategy = telemetry.export_strategy; });
 }
 
 }  // namespace
