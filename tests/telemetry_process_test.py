@@ -61,12 +61,12 @@ class Outcome:
         return sum(self.report[name][kind] for kind in ("dropped", "failed", "rejected"))
 
 
-def load(environment, **amounts):
-    """Runs the program to its end."""
+def load(environment, within=(), **amounts):
+    """Runs the program to its end, by the command `within` if there is one."""
     with tempfile.TemporaryDirectory(prefix="pharos_load_") as folder:
         report = pathlib.Path(folder, "report.json")
         finished = subprocess.run(
-            [LOAD, *arguments_of(report=report, **amounts)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            [*within, LOAD, *arguments_of(report=report, **amounts)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE, env=environment,
         )
         return Outcome(finished.returncode, json.loads(report.read_text()) if report.exists() else None, finished.stderr, amounts)
@@ -264,6 +264,22 @@ class Receivers(TelemetryTest):
                 self.assert_said_once(outcome.errors, "without an answer", where)
 
             self.at_once(check, [(protocol,) for protocol in PROTOCOLS])
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "only root may name another name server")
+    def test_name_server_that_does_not_answer(self):
+        folder = self.folder()
+        (folder / "resolv.conf").write_text("nameserver 127.0.0.77\n")
+        within = ["unshare", "-m", "sh", "-c", f'mount --bind {folder}/resolv.conf /etc/resolv.conf && exec "$@"', "sh"]
+        if subprocess.run([*within, "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("mounting is not allowed here")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.77", 53))
+            environment = enabled({"ENDPOINT": "http://collector.example:4317", "TIMEOUT": 500})
+            outcome = load(environment, within=within, shutdown_ms=500, **AMOUNT)
+        self.assert_adds_up(outcome)
+        self.assertLess(outcome.report["shutdown_s"], 20)
+        self.assertNotIn("left behind", outcome.errors)
+        self.assert_said_once(outcome.errors, "gave up after 1 try", "http://collector.example:4317")
 
     def test_dead_receiver_of_one_signal_leaves_the_others_alone(self):
         sink = self.sink()
