@@ -76,7 +76,8 @@ class CommandLine(ProgramTest):
         self.assert_refused(self.train(folder, "train.train_iters=2"), "already holds a run", "--resume")
 
     def test_sizes_that_cannot_be(self):
-        too_large = self.train(self.folder / "too_large", "train.micro_batch_size=100000000", "train.global_batch_size=100000000")
+        too_large = self.train(self.folder / "too_large", "train.micro_batch_size=100000000",
+                               "train.global_batch_size=100000000", "train.rampup_batch_size=null")
         self.assert_refused(too_large, "of memory", "micro_batch_size", "pharos plan")
         self.assertFalse((self.folder / "too_large" / "run.yaml").exists())
         overflow = run("data", "prepare", self.folder / "text.txt", "--output", self.folder / "o", "--sequence-tokens", "9" * 20)

@@ -71,7 +71,7 @@ void check_memory(const config::ResolvedConfig& resolved) {
   const std::int64_t available = base::available_memory_bytes();
   if (available == 0) return;
   const plan::Plan plan = plan::make_plan(resolved, 1);
-  const double needed = plan.memory.peak_bytes;
+  const double needed = plan.memory.peak_bytes - plan.memory.part("data");  // mapped pages make way
   if (needed <= kMemoryMargin * static_cast<double>(available)) return;
   throw base::UserError(
       {.what = "The run needs about " + base::format_bytes(needed) + " of memory; " +

@@ -97,7 +97,8 @@ CheckpointPlan plan_checkpoints(const config::ResolvedConfig& resolved, const co
   const config::CheckpointConfig& settings = resolved.config.checkpoint;
   const std::int64_t interval = settings.save_interval.value_or(iterations);
   CheckpointPlan plan;
-  if (iterations > 0 && !resolved.config.validation.skip_train) {
+  const bool saves = interval > 0;  // 0 turns saving off
+  if (saves && iterations > 0 && !resolved.config.validation.skip_train) {
     plan.num_saves = (iterations + interval - 1) / interval;  // the last step is saved too
     plan.num_kept = settings.most_recent_k < 0 ? plan.num_saves : std::min(plan.num_saves, settings.most_recent_k);
   }

@@ -234,6 +234,8 @@ TEST(Plan, CountsEvaluationsAndCheckpoints) {
   EXPECT_EQ(checkpoints({"checkpoint.save_interval=30"}).num_saves, 4);  // 30, 60, 90, 100
   EXPECT_EQ(checkpoints({"checkpoint.save_interval=30", "checkpoint.most_recent_k=2"}).num_kept, 2);
   EXPECT_EQ(checkpoints({}).num_saves, 1);
+  EXPECT_EQ(checkpoints({"checkpoint.save_interval=0"}).num_saves, 0);  // saving is off
+  EXPECT_EQ(checkpoints({"checkpoint.save_interval=0"}).num_kept, 0);
 }
 
 // A checkpoint of the declared model with zeroed moments, saved for real, has the planned number of bytes.
