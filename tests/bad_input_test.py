@@ -8,7 +8,7 @@ import shutil
 import struct
 import unittest
 
-from pharos_program import RECIPE, ProgramTest, run
+from pharos_program import PROGRAM, RECIPE, ProgramTest, run
 
 
 class CommandLine(ProgramTest):
@@ -82,6 +82,34 @@ class CommandLine(ProgramTest):
         self.assertFalse((self.folder / "too_large" / "run.yaml").exists())
         overflow = run("data", "prepare", self.folder / "text.txt", "--output", self.folder / "o", "--sequence-tokens", "9" * 20)
         self.assert_refused(overflow, "--sequence-tokens", "64 bits")
+
+    def test_sizes_beyond_all_machines(self):
+        for override in ("model.hidden_size=2147483648", "model.num_layers=2000000000", "train.global_batch_size=9223372036854775806"):
+            self.assert_refused(run("plan", RECIPE, override), override.split("=")[0])
+        plan = run("plan", RECIPE, f"data={self.data}", "train.train_iters=1000000000", timeout=10)
+        self.assert_exit(plan, 0)
+        self.assert_refused(run("plan", RECIPE, "--world-size", "9223372036854775807"), "--world-size", "16777216")
+        self.assert_exit(run("plan", RECIPE, f"data={self.data}", "checkpoint.save_interval=0"), 0)
+
+    def test_lone_words(self):
+        self.assert_refused(run("plan", RECIPE, "++"), "`++`", "++key=value")
+        for ids in ("", "1,,2", "1,2,", "0x10", "9" * 20):
+            self.assert_refused(run("generate", self.folder, "--prompt-ids", ids), "--prompt-ids" if ids else "prompt")
+
+    def test_output_that_cannot_be_written(self):
+        """A full disk behind standard output is an error, not a report that is cut short."""
+        for arguments in (("recipes", "list"), ("plan", RECIPE, f"data={self.data}"), ("config", "fields"), ("--help",)):
+            with open("/dev/full", "w") as full:
+                finished = subprocess.run([PROGRAM, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, check=False)
+            self.assertEqual(finished.returncode, 2, arguments)
+
+    def test_reader_that_goes_away(self):
+        """`pharos train … | head -1` trains to the end; log.txt has all lines."""
+        folder = self.folder / "headless"
+        command = f"{PROGRAM} train {RECIPE} data={self.data} train.train_iters=6 --run-dir {folder} | head -1"
+        finished = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
+        self.assertEqual(finished.returncode, 0, finished.stderr)
+        self.assertIn("iteration        6/", (folder / "log.txt").read_text())
 
     def test_telemetry(self):
         for override in ("telemetry.span_groups=nonsense", "telemetry.exporter=nonsense", "telemetry.export_strategy=nonsense"):

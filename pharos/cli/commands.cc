@@ -3,9 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pharos/base/clock.h"
@@ -41,6 +43,25 @@ void check_sub_command(const CLI::App& app, int argc, char** argv) {
                                     : "Did you mean `pharos " + base::join(nearest, "` or `pharos ") + "`?"});
 }
 
+/// The command-line library takes a bare `++` for an end of words and drops it.
+void check_words(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "++") continue;
+    throw base::UserError({.what = "Cannot read the override `++`: a key and a value are missing.",
+                           .where = "command line",
+                           .fix = "Write ++key=value to add or replace a key."});
+  }
+}
+
+/// What was printed may still lie in a buffer, and a full disk shows only when it is written.
+void check_output() {
+  std::cout.flush();
+  if (std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw base::UserError({.what = "Standard output could not be written; what it got is not whole.",
+                         .where = "standard output",
+                         .fix = "Check the disk or the reader behind it."});
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
@@ -60,10 +81,13 @@ int run(int argc, char** argv) {
   add_trace_command(app);
   try {
     check_sub_command(app, argc, argv);
+    check_words(argc, argv);
     app.parse(argc, argv);
+    if (!app.got_subcommand("train")) check_output();  // a run does not fail for its console
     return exit_code();
   } catch (const CLI::Success& success) {  // --help, --version
-    return app.exit(success);
+    const int code = app.exit(success);
+    return std::cout.flush().good() ? code : static_cast<int>(base::ExitCode::kUserError);
   } catch (const CLI::ParseError& error) {
     std::cerr << "error: " << error.what() << "\n  fix: see `pharos --help` or `pharos SUB-COMMAND --help`.\n";
     return static_cast<int>(base::ExitCode::kUserError);

@@ -17,6 +17,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
 #include "pharos/cli/integer_option.h"
+#include "pharos/config/limits.h"
 #include "pharos/data/datasets.h"
 #include "pharos/data/indexed/indexed_dataset.h"
 #include "pharos/data/text/ngram.h"
@@ -149,7 +150,7 @@ void add_prepare(CLI::App& data_app) {
   CLI::Option* pieces =
       app->add_option("--sequence-tokens", arguments->sequence_tokens,
                       "whole files are stored in sequences of at most this many tokens (default 8192; 0: one)")
-          ->check(fits_64_bits());
+          ->check(whole_number());
   app->add_flag("--json", arguments->json, "print the summary as JSON");
   app->callback([arguments, pieces, key] {
     arguments->has_sequence_tokens = pieces->count() > 0;
@@ -246,15 +247,14 @@ void add_inspect(CLI::App& data_app) {
   CLI::App* app = data_app.add_subcommand("inspect", "Print the first samples a dataset would give to training.");
   app->add_option("PREFIX", arguments->prefixes, "dataset, or a blend: several, or WEIGHT PREFIX WEIGHT PREFIX …")
       ->required();
-  app->add_option("--samples", arguments->samples, "how many samples to print (default 1)")->check(fits_64_bits());
+  app->add_option("--samples", arguments->samples, "how many samples to print (default 1)")->check(whole_number());
   app->add_option("--split-name", arguments->split_name, "train (default), valid or test");
   app->add_option("--split", arguments->split, "shares of training, validation and test (default 969,30,1)");
-  app->add_option("--seq-length", arguments->seq_length, "tokens of a sample")->required()->check(fits_64_bits());
-  app->add_option("--seed", arguments->seed, "seed of the shuffle (default 1234)")->check(fits_64_bits());
+  app->add_option("--seq-length", arguments->seq_length, "tokens of a sample")->required()->check(whole_number());
+  app->add_option("--seed", arguments->seed, "seed of the shuffle (default 1234)")->check(whole_number());
   app->add_option("--num-samples", arguments->num_samples,
                   "samples the run will draw (default: one epoch; a weighted blend needs it)")
-      ->check(fits_64_bits())
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number<std::int64_t>(0, config::kMostSteps * config::kMostBatch));
   app->add_option("--path-to-cache", arguments->path_to_cache,
                   "folder of index caches to use and to fill (default: none)");
   app->add_flag("--json", arguments->json, "print JSON");

@@ -10,6 +10,7 @@
 #include "pharos/base/error.h"
 #include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
+#include "pharos/config/limits.h"
 #include "pharos/config/resolve.h"
 #include "pharos/plan/plan.h"
 #include "pharos/plan/render.h"
@@ -69,7 +70,7 @@ void add_plan_command(CLI::App& app) {
   command
       ->add_option("--world-size", arguments->world_size,
                    "Number of ranks (default: the fewest the parallel sizes allow)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number<std::int64_t>(1, config::kMostRanks));
   command->add_flag("--ranks", arguments->with_ranks, "List groups and coordinates of all ranks");
   command->add_flag("--json", arguments->as_json, "As JSON (docs/plan.md)");
   command->callback([arguments] { run_plan(*arguments); });

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/cli/integer_option.h"
 #include "pharos/cli/trace_show.h"
 #include "pharos/lens/record/ring.h"
 
@@ -51,10 +53,14 @@ void add_show_command(CLI::App& trace_command) {
   auto options = std::make_shared<TraceShowOptions>();
   command->add_option("path", options->path, "Run folder, or one ring file")->required();
   command->add_option("--rank", options->rank, "Only this rank (default: every rank that has a ring)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number<std::int64_t>(0, std::numeric_limits<int>::max()));
   command->add_flag("--json", options->is_json, "One JSON object; durations in nanoseconds, shares as fractions");
-  command->add_option("--top", options->top, "Names in the totals, longest total first; 0: all")->capture_default_str();
-  command->add_option("--depth", options->depth, "Levels of the tree; 0: all")->capture_default_str();
+  command->add_option("--top", options->top, "Names in the totals, longest total first; 0: all")
+      ->check(whole_number<std::int64_t>(0, std::numeric_limits<int>::max()))
+      ->capture_default_str();
+  command->add_option("--depth", options->depth, "Levels of the tree; 0: all")
+      ->check(whole_number<std::int64_t>(0, std::numeric_limits<int>::max()))
+      ->capture_default_str();
   command->callback([options] { show_trace(*options, std::cout); });
 }
 

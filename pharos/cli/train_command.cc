@@ -1,6 +1,7 @@
 #include "pharos/cli/train_command.h"
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -83,6 +84,8 @@ void check_memory(const config::ResolvedConfig& resolved) {
 }
 
 void run_train(const Arguments& arguments) {
+  // A console that goes away (a closed terminal, `| head`) must not end a run: log.txt has the same lines.
+  std::signal(SIGPIPE, SIG_IGN);
   train::TrainOptions options;
   options.main_entry_ns = main_entry_ns();
   const config::ResolvedConfig resolved =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
@@ -86,6 +87,32 @@ std::int64_t global_batch_size_at(const RunConfig& config, std::int64_t consumed
   return train.decrease_batch_size_if_needed ? round_down(size, *train.micro_batch_size * data_parallel) : size;
 }
 
+namespace {
+
+/// Steps, at least one, that start after `consumed` samples and have the size of the first of them for sure.
+std::int64_t steps_of_same_size(const RunConfig& config, std::int64_t consumed, std::int64_t size) {
+  const TrainConfig& train = config.train;
+  std::int64_t change = std::numeric_limits<std::int64_t>::max();  // samples after which the size may be another
+  if (train.rampup_batch_size && train.rampup_batch_size->size() == 3) {
+    const auto& ramp = *train.rampup_batch_size;
+    const std::int64_t num_increments = ramp[1] > 0 ? (*train.global_batch_size - ramp[0]) / ramp[1] : 0;
+    if (num_increments > 0 && consumed < ramp[2]) {
+      const double samples_each = static_cast<double>(ramp[2]) / static_cast<double>(num_increments);
+      const double num_done = std::floor(static_cast<double>(consumed) / samples_each);
+      // A little early: rounding decides about the last steps before a change, and those are taken one by one.
+      change = static_cast<std::int64_t>((num_done + 1) * samples_each * (1 - 1e-12)) - 1;
+    }
+  } else if (train.step_batch_size_schedule) {
+    const std::int64_t tokens_each = config.dataset.seq_length.value_or(config.model.seq_length);
+    for (const BatchStep& step : parse_batch_schedule(*train.step_batch_size_schedule)) {
+      if (step.first_token / tokens_each > consumed) change = std::min(change, step.first_token / tokens_each);
+    }
+  }
+  return std::max<std::int64_t>(1, (change - consumed) / size);
+}
+
+}  // namespace
+
 std::int64_t total_train_iterations(const RunConfig& config, std::int64_t data_parallel) {
   const TrainConfig& train = config.train;
   if (train.train_iters) return *train.train_iters;
@@ -96,8 +123,10 @@ std::int64_t total_train_iterations(const RunConfig& config, std::int64_t data_p
   while (true) {
     const std::int64_t size = global_batch_size_at(config, consumed, data_parallel);
     if (size <= 0 || consumed + size > *train.train_samples) return iterations;
-    consumed += size;
-    ++iterations;
+    const std::int64_t steps =
+        std::min(steps_of_same_size(config, consumed, size), (*train.train_samples - consumed) / size);
+    consumed += steps * size;
+    iterations += steps;
   }
 }
 
@@ -107,7 +136,13 @@ std::int64_t total_train_samples(const RunConfig& config, std::int64_t data_para
     return iterations * global_batch_size_at(config, 0, data_parallel);
   }
   std::int64_t consumed = 0;
-  for (std::int64_t i = 0; i < iterations; ++i) consumed += global_batch_size_at(config, consumed, data_parallel);
+  for (std::int64_t done = 0; done < iterations;) {
+    const std::int64_t size = global_batch_size_at(config, consumed, data_parallel);
+    if (size <= 0) return consumed;
+    const std::int64_t steps = std::min(iterations - done, steps_of_same_size(config, consumed, size));
+    consumed += steps * size;
+    done += steps;
+  }
   return consumed;
 }
 

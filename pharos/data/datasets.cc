@@ -162,6 +162,12 @@ void check_blend(const Blend& blend) {
                            .why = "A weight is a share of the samples, 0 or more.",
                            .fix = "Correct the weight."});
   }
+  if (!std::isfinite(total)) {
+    throw base::UserError({.what = "The weights of the blend add up to more than a number can be.",
+                           .where = "dataset.blend",
+                           .why = "Only the ratios of weights count.",
+                           .fix = "Divide all of them by the largest."});
+  }
   if (total <= 0)
     throw base::UserError({.what = "The weights of the blend are all zero.",
                            .where = "dataset.blend",

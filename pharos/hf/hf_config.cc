@@ -9,6 +9,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/json.h"
 #include "pharos/base/text.h"
+#include "pharos/config/limits.h"
 
 namespace pharos::hf {
 namespace {
@@ -41,19 +42,21 @@ class Reader {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  std::optional<std::int64_t> count(const char* key) {
+  std::optional<std::int64_t> count(const char* key, std::int64_t most = config::kMostVocabulary) {
     const json* value = find(key);
     if (value == nullptr) return std::nullopt;
     const bool is_whole =
         value->is_number_integer() && (!value->is_number_unsigned() || value->get<std::uint64_t>() < (1ull << 62));
-    if (is_whole && value->get<std::int64_t>() > 0) return value->get<std::int64_t>();
-    report(prefix_ + key + " = " + value->dump() + " is not a positive whole number");
+    if (is_whole && value->get<std::int64_t>() > 0 && value->get<std::int64_t>() <= most) {
+      return value->get<std::int64_t>();
+    }
+    report(prefix_ + key + " = " + value->dump() + " is not a whole number from 1 to " + std::to_string(most));
     return std::nullopt;
   }
 
-  std::optional<std::int64_t> required_count(const char* key) {
+  std::optional<std::int64_t> required_count(const char* key, std::int64_t most = config::kMostVocabulary) {
     if (find(key) == nullptr) report(prefix_ + key + " is missing");
-    return count(key);
+    return count(key, most);
   }
 
   double number(const char* key, double otherwise, double lowest, bool exclusive) {
@@ -157,14 +160,14 @@ void read_dtype(Reader& reader, ModelConfig& model) {
 }
 
 void read_gpt2(Reader& reader, ModelConfig& model) {
-  model.num_layers = reader.required_count("n_layer");
-  model.hidden_size = reader.required_count("n_embd");
-  model.num_attention_heads = reader.required_count("n_head");
+  model.num_layers = reader.required_count("n_layer", config::kMostLayers);
+  model.hidden_size = reader.required_count("n_embd", config::kMostWidth);
+  model.num_attention_heads = reader.required_count("n_head", config::kMostHeads);
   model.seq_length =
       (reader.find("n_positions") == nullptr && reader.find("n_ctx") != nullptr ? reader.count("n_ctx")
                                                                                 : reader.required_count("n_positions"))
           .value_or(model.seq_length);
-  model.ffn_hidden_size = reader.count("n_inner");
+  model.ffn_hidden_size = reader.count("n_inner", 8 * config::kMostWidth);
   if (!model.ffn_hidden_size && model.hidden_size) model.ffn_hidden_size = 4 * *model.hidden_size;
   model.num_query_groups = model.num_attention_heads;
   model.layernorm_epsilon = reader.positive("layer_norm_epsilon", 1e-5);
@@ -251,14 +254,14 @@ void read_biases(Reader& reader, Family family, ModelConfig& model) {
 
 void read_llama_like(Reader& reader, const json& parsed, Family family, std::vector<std::string>& problems,
                      ModelConfig& model) {
-  model.num_layers = reader.required_count("num_hidden_layers");
-  model.hidden_size = reader.required_count("hidden_size");
-  model.num_attention_heads = reader.required_count("num_attention_heads");
-  model.ffn_hidden_size = reader.required_count("intermediate_size");
+  model.num_layers = reader.required_count("num_hidden_layers", config::kMostLayers);
+  model.hidden_size = reader.required_count("hidden_size", config::kMostWidth);
+  model.num_attention_heads = reader.required_count("num_attention_heads", config::kMostHeads);
+  model.ffn_hidden_size = reader.required_count("intermediate_size", 8 * config::kMostWidth);
   model.seq_length = reader.required_count("max_position_embeddings").value_or(model.seq_length);
-  model.num_query_groups = reader.count("num_key_value_heads");
+  model.num_query_groups = reader.count("num_key_value_heads", config::kMostHeads);
   if (!model.num_query_groups) model.num_query_groups = model.num_attention_heads;
-  model.kv_channels = reader.count("head_dim");
+  model.kv_channels = reader.count("head_dim", config::kMostHeads);
   if (!model.kv_channels && family == Family::kQwen3)
     model.kv_channels = 128;  // its class's default; the others divide
   model.layernorm_epsilon = reader.positive("rms_norm_eps", 1e-6);

@@ -47,6 +47,7 @@ class Session {
                              .fix = "Give the oracle that was made from this folder."});
     }
     model_ = std::make_unique<model::Transformer>(config, model::whole_model(config), mesh_, 0);
+    check_weights(model_->parameters(), folder, mesh_, 0);
     model_->allocate(device_);
     load_weights(model_->parameters(), folder, mesh_, 0);
     gradients_ = std::make_unique<optim::GradientBuffer>(model_->parameters());
@@ -74,7 +75,15 @@ class Session {
            .where = oracle_path_.string(),
            .fix = "Give the oracle that was made from this folder."});
     }
-    return oracle_.tensors.view(name).to(at::kFloat);
+    const at::Tensor values = oracle_.tensors.view(name).to(at::kFloat);
+    if (!at::isfinite(values).all().item<bool>()) {
+      throw base::UserError(
+          {.what = "'" + oracle_path_.string() + "': '" + name + "' holds values that are not finite.",
+           .where = oracle_path_.string(),
+           .why = "Nothing can be compared with them.",
+           .fix = "Make the oracle again."});
+    }
+    return values;
   }
 
   static at::Tensor on_host(const at::Tensor& values) { return values.to(at::kCPU, at::kDouble); }

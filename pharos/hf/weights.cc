@@ -119,14 +119,16 @@ at::Tensor read_piece(const SafetensorsSet& set, const std::string& name, const 
   return location.transposed && values.dim() == 2 ? values.t() : values;
 }
 
-void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::filesystem::path& folder,
-                  const comm::Mesh& mesh, std::int64_t rank) {
-  const HfModel hf = read_hf_config(folder);
+namespace {
+
+/// What is to be read from an open folder; raises all problems.
+std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& parameters, const HfModel& hf,
+                                 const SafetensorsSet& set, const std::filesystem::path& folder, const comm::Mesh& mesh,
+                                 std::int64_t rank) {
   const NameTable& table = name_table(hf.family);
-  const SafetensorsSet set(folder);
   const bool with_prefix = has_prefix(set, table);
   Problems problems;
-  const std::vector<Wanted> wanted = list_wanted(parameters, table, with_prefix, mesh, rank, problems);
+  std::vector<Wanted> wanted = list_wanted(parameters, table, with_prefix, mesh, rank, problems);
   std::set<std::string> used;
   for (const Wanted& item : wanted) {
     const bool is_new = used.insert(item.location.tensor).second;  // a fused tensor is reported once
@@ -146,7 +148,20 @@ void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::
   }
   find_surplus(set, table, with_prefix, used, is_tied, *hf.model.num_layers, is_whole, problems);
   if (!problems.empty()) problems.raise(folder);
+  return wanted;
+}
 
+}  // namespace
+
+void check_weights(const std::vector<tensor::Parameter*>& parameters, const std::filesystem::path& folder,
+                   const comm::Mesh& mesh, std::int64_t rank) {
+  find_weights(parameters, read_hf_config(folder), SafetensorsSet(folder), folder, mesh, rank);
+}
+
+void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::filesystem::path& folder,
+                  const comm::Mesh& mesh, std::int64_t rank) {
+  const SafetensorsSet set(folder);
+  const std::vector<Wanted> wanted = find_weights(parameters, read_hf_config(folder), set, folder, mesh, rank);
   const at::NoGradGuard no_grad;
   for (auto* parameter : parameters) {
     const bool is_padded = std::any_of(parameter->pieces.begin(), parameter->pieces.end(),

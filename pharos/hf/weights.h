@@ -14,6 +14,11 @@
 
 namespace pharos::hf {
 
+/// UserError naming every missing, surplus and misshapen tensor at once, before memory is allocated: `parameters` may
+/// be on the meta device. load_weights() checks the same.
+void check_weights(const std::vector<tensor::Parameter*>& parameters, const std::filesystem::path& folder,
+                   const comm::Mesh& mesh, std::int64_t rank);
+
 /// Fills `parameters` (allocated, any device and floating type) from the safetensors files of `folder`, whose
 /// config.json names the family. Vocabulary padding becomes zero. A table of learned positions may have fewer rows than
 /// the stored one: it takes the first. Files in fp32, bf16 and fp16 are converted. UserError naming every missing,

@@ -77,13 +77,15 @@ void Trainer::initialize_weights() {
     model_->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
     return;
   }
-  model_->allocate(device());
   if (!pretrained || from_hugging_face) {
     const std::string& folder = pretrained ? *pretrained : *config_.model.hf_path;
+    hf::check_weights(model_->parameters(), folder, mesh_, 0);
+    model_->allocate(device());
     hf::load_weights(model_->parameters(), folder, mesh_, 0);
     console_.line("initial weights from " + folder);
     return;
   }
+  model_->allocate(device());
   const auto found = checkpoint::find_checkpoint(*pretrained);
   if (!found) {
     throw base::UserError({.what = "There is no checkpoint in '" + *pretrained + "'.",

@@ -11,8 +11,12 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/base/memory.h"
+#include "pharos/base/text.h"
 #include "pharos/cli/generate/generate_source.h"
 #include "pharos/cli/integer_option.h"
+#include "pharos/config/derived.h"
+#include "pharos/config/limits.h"
 #include "pharos/model/generate.h"
 
 namespace pharos::cli {
@@ -44,6 +48,7 @@ bool may_follow(unsigned char lead, std::size_t index, unsigned char byte) {
 struct Arguments {
   std::string source;
   std::optional<std::string> prompt;
+  std::optional<std::string> prompt_id_list;
   std::vector<std::int64_t> prompt_ids;
   model::GenerateOptions options;
   std::int64_t num_samples = 1;
@@ -51,10 +56,32 @@ struct Arguments {
   bool as_json = false;
 };
 
+/// "1,2,3" as numbers; nothing may be missing between the commas.
+std::vector<std::int64_t> parse_prompt_ids(const std::string& list) {
+  std::vector<std::int64_t> ids;
+  std::string_view rest = list;
+  while (true) {
+    const std::string word(rest.substr(0, rest.find(',')));
+    if (const std::string problem = whole_number<std::int64_t>(0)(word); !problem.empty()) {
+      throw base::UserError({.what = "--prompt-ids " + list + ": " + problem + ".",
+                             .where = "command line",
+                             .fix = "Give token ids with commas between them, for example --prompt-ids 1,2,3."});
+    }
+    ids.push_back(std::stoll(word));
+    if (word.size() == rest.size()) return ids;
+    rest.remove_prefix(word.size() + 1);
+  }
+}
+
 std::string read_prompt(const Arguments& arguments) {
   const std::string text = arguments.prompt.value_or("");
   if (text != "-") return text;
   std::string input{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (std::cin.bad() || (input.empty() && !std::cin.eof())) {
+    throw base::UserError({.what = "The prompt cannot be read from standard input.",
+                           .where = "--prompt -",
+                           .fix = "Pipe text into it, or give it behind --prompt."});
+  }
   if (!input.empty() && input.back() == '\n') input.pop_back();  // the end of the line, which `echo` adds
   return input;
 }
@@ -164,22 +191,30 @@ void print_notes(const model::Transformer& model, std::size_t prompt_size, const
   }
 }
 
-void check_positive(const char* option, std::int64_t value) {
-  if (value > 0) return;
-  throw base::UserError({.what = fmt::format("{} = {} is not at least 1.", option, value),
-                         .where = "command line",
-                         .fix = fmt::format("Give a positive number, or leave {} out.", option)});
+/// Keys and values of the whole text are kept.
+void check_cache(const model::Transformer& model, std::int64_t num_tokens) {
+  const config::ModelConfig& config = model.config();
+  const double bytes = 2.0 * 4 * static_cast<double>(*config.num_layers) * static_cast<double>(num_tokens) *
+                       static_cast<double>(config::num_query_groups_or_default(config)) *
+                       static_cast<double>(config::kv_channels_or_default(config));
+  const std::int64_t available = base::available_memory_bytes();
+  if (available == 0 || bytes <= static_cast<double>(available)) return;
+  throw base::UserError(
+      {.what = fmt::format("Keys and values of {} tokens need {} of memory; {} are available.", num_tokens,
+                           base::format_bytes(bytes), base::format_bytes(static_cast<double>(available))),
+       .where = "command line",
+       .fix = "Lower --max-tokens."});
 }
 
 void run_generate(Arguments arguments) {
-  check_positive("--max-tokens", arguments.options.max_tokens);
-  check_positive("--num-samples", arguments.num_samples);
   model::validate(arguments.options.sampling);
+  if (arguments.prompt_id_list) arguments.prompt_ids = parse_prompt_ids(*arguments.prompt_id_list);
   const GenerateSource source = load_generate_source(arguments.source);
   for (const std::string& warning : source.warnings) std::cerr << "note: " << warning << "\n";
   const std::string text = arguments.prompt_ids.empty() ? read_prompt(arguments) : std::string();
   const std::vector<std::int64_t> prompt = encode_prompt(arguments, source, text);
   arguments.options.stop_tokens = source.stop_tokens;
+  check_cache(*source.model, static_cast<std::int64_t>(prompt.size()) + arguments.options.max_tokens);
   const data::Tokenizer* text_tokenizer = source.is_text() ? source.tokenizer.get() : nullptr;
   Printer printer(text_tokenizer, arguments.is_streaming);
   model::Generator generator(*source.model);
@@ -240,30 +275,29 @@ void add_generate_command(CLI::App& app) {
       ->required();
   CLI::Option* prompt = command->add_option("--prompt", arguments->prompt,
                                             "Text to continue; - reads standard input; empty starts a document");
-  command->add_option("--prompt-ids", arguments->prompt_ids, "Token ids to continue, for example 1,2,3")
-      ->delimiter(',')
+  command->add_option("--prompt-ids", arguments->prompt_id_list, "Token ids to continue, for example 1,2,3")
       ->allow_extra_args(false)
       ->excludes(prompt);
   auto& options = arguments->options;
   command->add_option("--max-tokens", options.max_tokens, "Most tokens to generate")
-      ->check(fits_64_bits())
+      ->check(whole_number<std::int64_t>(1, config::kMostTokens))
       ->capture_default_str();
   command
       ->add_option("--temperature", options.sampling.temperature,
                    "Divides the logits; 0 always takes the most probable token")
       ->capture_default_str();
   command->add_option("--top-k", options.sampling.top_k, "Draw from the K most probable tokens; 0: from all")
-      ->check(fits_64_bits())
+      ->check(whole_number<std::int64_t>(0))
       ->capture_default_str();
   command
       ->add_option("--top-p", options.sampling.top_p,
                    "Draw from the fewest tokens that reach this probability; 1: from all")
       ->capture_default_str();
   command->add_option("--seed", options.seed, "The same seed gives the same text")
-      ->check(fits_64_bits())
+      ->check(whole_number<std::uint64_t>())
       ->capture_default_str();
   command->add_option("--num-samples", arguments->num_samples, "Independent continuations")
-      ->check(fits_64_bits())
+      ->check(whole_number<std::int64_t>(1, config::kMostBatch))
       ->capture_default_str();
   command->add_flag("!--no-stream", arguments->is_streaming, "Print when done instead of token by token");
   command->add_flag("--json", arguments->as_json, "One JSON object a sample, with token ids and times");

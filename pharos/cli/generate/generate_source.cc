@@ -41,9 +41,13 @@ void adapt(config::ModelConfig& model, at::Device device) {
   model.params_dtype = config::DType::kFloat32;
 }
 
-std::unique_ptr<model::Transformer> allocate_model(config::ModelConfig config, at::Device device) {
+std::unique_ptr<model::Transformer> declare_model(config::ModelConfig config, at::Device device) {
   adapt(config, device);
-  auto model = std::make_unique<model::Transformer>(config, model::whole_model(config), one_rank(), 0);
+  return std::make_unique<model::Transformer>(config, model::whole_model(config), one_rank(), 0);
+}
+
+std::unique_ptr<model::Transformer> allocate_model(const config::ModelConfig& config, at::Device device) {
+  auto model = declare_model(config, device);
   model->allocate(device);
   return model;
 }
@@ -124,7 +128,9 @@ std::vector<std::int64_t> end_tokens(const fs::path& file) {
 GenerateSource load_hugging_face(const fs::path& path) {
   GenerateSource source;
   const config::ModelConfig config = hf::read_hf_config(path).model;
-  source.model = allocate_model(config, at::kCPU);
+  source.model = declare_model(config, at::kCPU);
+  hf::check_weights(source.model->parameters(), path, one_rank(), 0);
+  source.model->allocate(at::kCPU);
   hf::load_weights(source.model->parameters(), path, one_rank(), 0);
   if (*config.vocab_size == 256 || *config.vocab_size == 257)
     set_tokenizer(source, std::make_unique<data::ByteTokenizer>());

@@ -1,4 +1,5 @@
 // Sections dataset and tokenizer.
+#include "pharos/config/limits.h"
 #include "pharos/config/schema/schema_builder.h"
 
 namespace pharos::config {
@@ -21,6 +22,7 @@ void declare_dataset(std::vector<Field>& fields) {
   dataset.field("seq_length", &C::seq_length, "tokens of one sample; alias sequence_length")
       .unit("tokens")
       .min(1)
+      .max(kMostTokens)
       .required();
   dataset.field("random_seed", &C::random_seed, "seed of the shuffles").min(0).max(4294967295.0);
   dataset.field("data_path", &C::data_path,
@@ -78,7 +80,8 @@ void declare_data(std::vector<Field>& fields) {
   tokenizer.field("merge_file", &C::merge_file, "GPT2BPETokenizer: merges.txt");
   tokenizer.field("vocab_size", &C::vocab_size, "NullTokenizer: its size (required); TikTokenizer: its cap")
       .unit("tokens")
-      .min(1);
+      .min(1)
+      .max(kMostVocabulary);
   tokenizer
       .field("null_tokenizer_eod_id", &C::null_tokenizer_eod_id,
              "NullTokenizer: end of document; unset: vocab_size − 1")

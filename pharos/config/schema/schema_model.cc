@@ -1,4 +1,5 @@
 // Section model: geometry, positions, layers, precision, recomputation.
+#include "pharos/config/limits.h"
 #include "pharos/config/schema/schema_builder.h"
 
 namespace pharos::config {
@@ -11,26 +12,33 @@ void declare_geometry(SectionBuilder<C>& model) {
       .field("hf_path", &C::hf_path,
              "folder of a Hugging Face model: geometry from its config.json, weights from its safetensors")
       .own();
-  model.field("num_layers", &C::num_layers, "decoder layers").min(1).required();
-  model.field("hidden_size", &C::hidden_size, "width of the residual stream").min(1).required();
+  model.field("num_layers", &C::num_layers, "decoder layers").min(1).max(kMostLayers).required();
+  model.field("hidden_size", &C::hidden_size, "width of the residual stream").min(1).max(kMostWidth).required();
   model.field("num_attention_heads", &C::num_attention_heads, "attention heads; a multiple of the tensor parallel size")
       .min(1)
+      .max(kMostHeads)
       .required();
   model
       .field("ffn_hidden_size", &C::ffn_hidden_size,
              "width of the MLP (one half of a gated pair); unset: 4 × hidden_size")
-      .min(1);
+      .min(1)
+      .max(8 * kMostWidth);
   model
       .field("num_query_groups", &C::num_query_groups,
              "key/value heads (grouped-query attention); unset: num_attention_heads")
-      .min(1);
-  model.field("kv_channels", &C::kv_channels, "width of one head; unset: hidden_size / num_attention_heads").min(1);
+      .min(1)
+      .max(kMostHeads);
+  model.field("kv_channels", &C::kv_channels, "width of one head; unset: hidden_size / num_attention_heads")
+      .min(1)
+      .max(kMostHeads);
   model.field("seq_length", &C::seq_length, "tokens of one sample; follows dataset.seq_length when unset")
       .unit("tokens")
-      .min(1);
+      .min(1)
+      .max(kMostTokens);
   model.field("vocab_size", &C::vocab_size, "vocabulary before padding; unset: the tokenizer's size")
       .unit("tokens")
-      .min(1);
+      .min(1)
+      .max(kMostVocabulary);
   model
       .field("make_vocab_size_divisible_by", &C::make_vocab_size_divisible_by,
              "padding unit, times the tensor parallel size")
@@ -125,6 +133,7 @@ void declare_layers(SectionBuilder<C>& model) {
   model.field("deterministic_mode", &C::deterministic_mode, "only algorithms that give the same bits every time");
   model.field("mtp_num_layers", &C::mtp_num_layers, "multi-token prediction depth")
       .min(1)
+      .max(1000)
       .later("multi-token prediction");
   model.field("mtp_loss_scaling_factor", &C::mtp_loss_scaling_factor, "its loss weight; divided by the depth")
       .min(0)

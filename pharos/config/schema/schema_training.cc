@@ -1,4 +1,5 @@
 // Sections train, validation, rng, rerun_state_machine, profiling, telemetry, env_vars.
+#include "pharos/config/limits.h"
 #include "pharos/config/schema/schema_builder.h"
 
 namespace pharos::config {
@@ -10,15 +11,21 @@ void declare_train(std::vector<Field>& fields) {
   train.field("micro_batch_size", &C::micro_batch_size, "samples one rank computes at once")
       .unit("samples")
       .min(1)
+      .max(kMostBatch)
       .required();
   train.field("global_batch_size", &C::global_batch_size, "samples of one optimizer step, over all data-parallel ranks")
       .unit("samples")
       .min(1)
+      .max(kMostBatch)
       .required();
   train.field("train_iters", &C::train_iters, "optimizer steps; exactly one of train_iters, train_samples must be set")
       .unit("steps")
-      .min(1);
-  train.field("train_samples", &C::train_samples, "samples to train on; converted into steps").unit("samples").min(1);
+      .min(1)
+      .max(kMostSteps);
+  train.field("train_samples", &C::train_samples, "samples to train on; converted into steps")
+      .unit("samples")
+      .min(1)
+      .max(kMostSteps * kMostBatch);
   train.field(
       "rampup_batch_size", &C::rampup_batch_size,
       "[start, increment, samples]: the global batch size grows from start by increment in equal parts of samples; "

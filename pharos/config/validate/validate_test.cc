@@ -262,6 +262,34 @@ TEST(BatchSchedule, RampsUp) {
   EXPECT_EQ(total_train_samples(config, 1), 120);
 }
 
+// The sum of the sizes of the first n steps, whatever is taken together on the way to it.
+TEST(BatchSchedule, TotalsAreSumsOverSteps) {
+  std::vector<RunConfig> configs(3);
+  for (RunConfig& config : configs) {
+    config.train.global_batch_size = 96;
+    config.train.micro_batch_size = 8;
+  }
+  configs[0].train.rampup_batch_size = {8, 8, 1000};
+  configs[1].train.rampup_batch_size = {24, 24, 70};
+  configs[2].train.step_batch_size_schedule = "0:8 500:16 1K:96";
+  configs[2].dataset.seq_length = 2;
+  for (RunConfig& config : configs) {
+    std::int64_t consumed = 0;
+    for (std::int64_t steps = 1; steps < 200; ++steps) {
+      consumed += global_batch_size_at(config, consumed, 1);
+      config.train.train_iters = steps;
+      config.train.train_samples.reset();
+      EXPECT_EQ(total_train_samples(config, 1), consumed) << steps;
+      config.train.train_iters.reset();
+      config.train.train_samples = consumed;
+      EXPECT_EQ(total_train_iterations(config, 1), steps);
+    }
+    config.train.train_samples.reset();
+    config.train.train_iters = 1'000'000'000;  // at once
+    EXPECT_GT(total_train_samples(config, 1), 95'000'000'000);
+  }
+}
+
 TEST(Derived, VocabularyRule) {
   RunConfig config;
   apply_vocab_rule(config, 257);

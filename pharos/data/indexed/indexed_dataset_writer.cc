@@ -1,5 +1,7 @@
 #include "pharos/data/indexed/indexed_dataset_writer.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,6 +56,24 @@ template <typename Value>
 void write_values(base::OutputFile& file, const Value* values, std::size_t count) {
   file.write(values, count * sizeof(Value));
 }
+
+/// Keeps other writers of a folder out until the end of this object. Where a folder cannot be locked nobody is kept
+/// out.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder)
+      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (descriptor_ >= 0) ::flock(descriptor_, LOCK_EX);
+  }
+  ~FolderLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_;
+};
 
 }  // namespace
 
@@ -137,6 +157,12 @@ void IndexedDatasetWriter::finish() {
   flush();
   bin_->close();
   write_index(temporary_index_);
+  size_bytes_ = static_cast<std::int64_t>(std::filesystem::file_size(temporary_bin_) +
+                                          std::filesystem::file_size(temporary_index_));
+  std::filesystem::path folder = std::filesystem::path(prefix_).parent_path();
+  if (folder.empty()) folder = ".";
+  const FolderLock lock(
+      folder);  // two writers of one prefix: the pair is that of the later one, never one file of each
   // The old index goes first: at no moment does it stand beside the new tokens.
   ::unlink((prefix_ + ".idx").c_str());
   for (const auto& [from, to] :
@@ -149,8 +175,7 @@ void IndexedDatasetWriter::finish() {
                              .fix = "Check that the path is not a folder and may be written to."});
     }
   }
-  const std::filesystem::path folder = std::filesystem::path(prefix_).parent_path();
-  base::sync_directory(folder.empty() ? std::filesystem::path(".") : folder);
+  base::sync_directory(folder);
 }
 
 }  // namespace pharos::data

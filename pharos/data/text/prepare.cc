@@ -259,9 +259,7 @@ PrepareSummary prepare(const std::vector<std::filesystem::path>& inputs, const s
   summary.num_sequences = writer.num_sequences();
   summary.num_tokens = writer.num_tokens();
   summary.input_bytes = total_bytes;
-  for (const char* extension : {".bin", ".idx"}) {
-    summary.output_bytes += static_cast<std::int64_t>(std::filesystem::file_size(output_prefix + extension));
-  }
+  summary.output_bytes = writer.size_bytes();
   summary.duration_ns = base::monotonic_ns() - start_ns;
   summary.token_type = type;
   return summary;
