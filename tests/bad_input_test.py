@@ -6,6 +6,7 @@ import pathlib
 import resource
 import shutil
 import struct
+import subprocess
 import unittest
 
 from pharos_program import PROGRAM, RECIPE, ProgramTest, run
