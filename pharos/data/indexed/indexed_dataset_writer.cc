@@ -157,8 +157,8 @@ void IndexedDatasetWriter::finish() {
   flush();
   bin_->close();
   write_index(temporary_index_);
-  size_bytes_ = static_cast<std::int64_t>(std::filesystem::file_size(temporary_bin_) +
-                                          std::filesystem::file_size(temporary_index_));
+  output_bytes_ = static_cast<std::int64_t>(std::filesystem::file_size(temporary_bin_) +
+                                            std::filesystem::file_size(temporary_index_));
   std::filesystem::path folder = std::filesystem::path(prefix_).parent_path();
   if (folder.empty()) folder = ".";
   const FolderLock lock(

@@ -36,7 +36,7 @@ class IndexedDatasetWriter {
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t num_documents() const { return static_cast<std::int64_t>(document_starts_.size()) - 1; }
   /// Of both files, after finish().
-  std::int64_t size_bytes() const { return size_bytes_; }
+  std::int64_t output_bytes() const { return output_bytes_; }
 
  private:
   void flush();
@@ -52,7 +52,7 @@ class IndexedDatasetWriter {
   std::vector<std::int64_t> document_starts_ = {0};
   std::int64_t tokens_in_sequence_ = 0;
   std::int64_t num_tokens_ = 0;
-  std::int64_t size_bytes_ = 0;
+  std::int64_t output_bytes_ = 0;
 };
 
 }  // namespace pharos::data

@@ -259,7 +259,7 @@ PrepareSummary prepare(const std::vector<std::filesystem::path>& inputs, const s
   summary.num_sequences = writer.num_sequences();
   summary.num_tokens = writer.num_tokens();
   summary.input_bytes = total_bytes;
-  summary.output_bytes = writer.size_bytes();
+  summary.output_bytes = writer.output_bytes();
   summary.duration_ns = base::monotonic_ns() - start_ns;
   summary.token_type = type;
   return summary;
