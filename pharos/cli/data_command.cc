@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -150,7 +151,7 @@ void add_prepare(CLI::App& data_app) {
   CLI::Option* pieces =
       app->add_option("--sequence-tokens", arguments->sequence_tokens,
                       "whole files are stored in sequences of at most this many tokens (default 8192; 0: one)")
-          ->check(whole_number());
+          ->check(whole_number<std::int64_t>(0, std::numeric_limits<std::int32_t>::max()));
   app->add_flag("--json", arguments->json, "print the summary as JSON");
   app->callback([arguments, pieces, key] {
     arguments->has_sequence_tokens = pieces->count() > 0;

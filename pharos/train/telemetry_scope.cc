@@ -25,6 +25,8 @@ lens::LensDefaults defaults_of(const config::TelemetryConfig& config) {
 /// What one command line says about telemetry in two ways, flags and overrides, decides over the environment.
 lens::LensFlags flags_of(const config::ResolvedConfig& resolved, const TrainOptions& options) {
   lens::LensFlags flags = options.telemetry;
+  // Telemetry that is off only warns of a bad specification, but the ring obeys it, and a flag is meant.
+  if (flags.span_groups) lens::parse_groups(*flags.span_groups, "--otel-span-groups");
   const config::TelemetryConfig& config = resolved.config.telemetry;
   const auto is_override = [&resolved](const char* field) {
     return resolved.origin_of(field).kind == config::Origin::Kind::kCommandLine;

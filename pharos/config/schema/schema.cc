@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 
 #include "pharos/base/error.h"
@@ -82,6 +83,7 @@ std::vector<Field> declare_all() {
 }
 
 std::string bound(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e15) return std::to_string(static_cast<std::int64_t>(value));
   const Value number = Value::of_float(value);
   std::string text = to_flow_text(number);
   if (text.size() > 2 && text.ends_with(".0")) text.resize(text.size() - 2);
