@@ -26,7 +26,7 @@ std::string_view function_name(std::string_view signature) {
   return name.empty() ? signature : name;
 }
 
-StoredAttributes make_attributes(const LogRecord& record, const std::source_location& location) {
+StoredAttributes make_attributes(const LogRecord& record, const SourceLocation& location) {
   StoredAttributes attributes;
   for (const Attribute& attribute : record.attributes) {
     if (attribute.key.empty() || attribute.value.type() == AttributeValue::Type::kNone) continue;
@@ -58,7 +58,7 @@ bool internal::TokenBucket::take(std::int64_t now_ns, double rate_per_second, do
 LogQueue::LogQueue(LogOptions options, std::function<std::int64_t()> clock)
     : options_(options), clock_(clock != nullptr ? std::move(clock) : &base::monotonic_ns) {}
 
-bool LogQueue::emit(const LogRecord& record, const std::source_location& location) {
+bool LogQueue::emit(const LogRecord& record, const SourceLocation& location) {
   if (!is_enabled(record.severity)) return false;
   if (internal::fork_generation.load(std::memory_order_relaxed) != generation_) return false;
   std::uint64_t num_suppressed = 0;

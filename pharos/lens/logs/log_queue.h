@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 
 #include "pharos/lens/attribute.h"
 #include "pharos/lens/data/log_data.h"
+#include "pharos/lens/logs/source_location.h"
 #include "pharos/lens/record/fork.h"
 
 namespace pharos::lens {
@@ -68,7 +68,7 @@ class LogQueue {
   /// code.line.number. Text of the keys that spans redact becomes "[REDACTED]". When records of this call site were
   /// suppressed since its last one, their number is attribute megatron.log.suppressed. False when the record was
   /// ignored or suppressed.
-  bool emit(const LogRecord& record, const std::source_location& location = std::source_location::current());
+  bool emit(const LogRecord& record, const SourceLocation& location = SourceLocation::current());
 
   bool is_enabled(Severity severity) const { return severity >= options_.minimum; }
 

@@ -37,7 +37,7 @@ void Logger::error(std::string_view body, const std::exception& exception, Locat
       location);
 }
 
-void log_line(Severity severity, std::string_view text, std::source_location location) {
+void log_line(Severity severity, std::string_view text, SourceLocation location) {
   LogQueue* queue = installed_log_queue();
   if (queue == nullptr) return;
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);

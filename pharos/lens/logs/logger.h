@@ -3,12 +3,12 @@
 
 #include <exception>
 #include <initializer_list>
-#include <source_location>
 #include <string>
 #include <string_view>
 
 #include "pharos/lens/attribute.h"
 #include "pharos/lens/logs/log_queue.h"
+#include "pharos/lens/logs/source_location.h"
 
 namespace pharos::lens {
 
@@ -27,7 +27,7 @@ LogQueue* installed_log_queue();
 class Logger {
  public:
   using Attributes = std::initializer_list<Attribute>;
-  using Location = std::source_location;
+  using Location = SourceLocation;
 
   explicit Logger(std::string name) : name_(std::move(name)) {}
 
@@ -60,7 +60,6 @@ class Logger {
 
 /// A line of the run's own console or log.txt, beside which it is exported; scope "pharos". A newline at the end is
 /// left out, an empty line is ignored.
-void log_line(Severity severity, std::string_view text,
-              std::source_location location = std::source_location::current());
+void log_line(Severity severity, std::string_view text, SourceLocation location = SourceLocation::current());
 
 }  // namespace pharos::lens
