@@ -16,6 +16,7 @@ import unittest
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes are wanted here
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "receivers"))
+from certificates import make_certificates
 from otlp_sink import Sink
 from rotel_agent import free_port, running_rotel
 
@@ -265,18 +266,7 @@ class Tls(SenderTest):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.certificate("ca", "-x509", "-days", "2")
-        cls.certificate("stranger", "-x509", "-days", "2")
-        for name in ("server", "client"):
-            cls.certificate(name, "-x509", "-days", "2", "-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1")
-
-    @classmethod
-    def certificate(cls, name, *options):
-        subprocess.run(
-            ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}"]
-            + ["-keyout", f"{name}.key", "-out", f"{name}.pem", *options],
-            cwd=cls.folder, check=True, capture_output=True,
-        )
+        make_certificates(cls.folder, strangers=("stranger",))
 
     def tls_sink(self, **options):
         return self.sink(tls_cert=str(self.folder / "server.pem"), tls_key=str(self.folder / "server.key"), **options)

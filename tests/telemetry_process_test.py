@@ -23,6 +23,7 @@ import unittest
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes are wanted here
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "receivers"))
 import pharos_program
+from certificates import make_certificates
 from otlp_sink import Sink
 
 LOAD = os.environ.get("LENS_LOAD", "build/release/tests/lens_load")
@@ -319,17 +320,7 @@ class Tls(TelemetryTest):
     @classmethod
     def setUpClass(cls):
         cls.keys = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.certificate("ca", "-x509", "-days", "2")
-        for name in ("server", "client"):
-            cls.certificate(name, "-x509", "-days", "2", "-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1")
-
-    @classmethod
-    def certificate(cls, name, *options):
-        subprocess.run(
-            ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}"]
-            + ["-keyout", f"{name}.key", "-out", f"{name}.pem", *options],
-            cwd=cls.keys, check=True, capture_output=True,
-        )
+        make_certificates(cls.keys)
 
     def test_client_certificates(self):
         def check(protocol, knows_client):

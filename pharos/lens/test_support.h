@@ -2,6 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -31,6 +33,25 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
+};
+
+/// No file of this process may grow beyond a size: what a full disk does to an allocation of blocks.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t num_bytes) {
+    before_handler_ = signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{num_bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, before_handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*before_handler_)(int) = nullptr;
 };
 
 /// Telemetry into memory for the length of a scope.

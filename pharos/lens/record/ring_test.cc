@@ -218,25 +218,6 @@ TEST(Ring, WithoutExportersOverwritingIsNoLoss) {
   EXPECT_TRUE(contents.open_spans.empty());
 }
 
-/// No file of this process may grow beyond a size: what a full disk does to an allocation of blocks.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t num_bytes) {
-    before_handler_ = signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{num_bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, before_handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*before_handler_)(int) = nullptr;
-};
-
 TEST(Ring, DiskWithoutRoomLeavesSpansInMemory) {
   for (const rlim_t limit_bytes : {1000, 300'000}) {  // no room for the header; no room for a thread
     const TemporaryFolder folder;

@@ -144,25 +144,6 @@ TEST(EventFile, FolderThatCannotBeMadeIsAUserError) {
   EXPECT_THROW(EventFile(folder.path() / "file"), base::UserError);
 }
 
-/// No file of this process may grow beyond a size: a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t num_bytes) {
-    before_handler_ = signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{num_bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, before_handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*before_handler_)(int) = nullptr;
-};
-
 TEST(EventFile, FullDiskIsSaidOnceCountedAndLeavesWholeRecords) {
   const TemporaryFolder folder;
   EventFile file(folder.path());
