@@ -148,6 +148,23 @@ class Endings(ProgramTest):
         last = max(losses(folder))
         self.assertEqual((folder / "checkpoints/latest_checkpointed_iteration.txt").read_text().strip(), str(last))
 
+    def test_telemetry_overrides_decide_over_variables(self):
+        """Flag > override on the command line > variable > recipe."""
+        environment = os.environ | {"MEGATRON_OTEL_ENABLED": "1", "MEGATRON_OTEL_EXPORTER": "console"}
+        steps = "train.train_iters=2"
+        for name, arguments, has_lines, has_file in (
+            ("variable", (), True, False),
+            ("override", ("telemetry.exporter=file",), False, True),
+            ("off", ("telemetry.enabled=false",), False, False),
+            ("flag", ("telemetry.enabled=false", "--otel-enabled"), True, False),
+        ):
+            with self.subTest(name):
+                folder = self.folder / f"telemetry_{name}"
+                finished = self.train(folder, steps, *arguments, env=environment)
+                self.assert_exit(finished, 0)
+                self.assertEqual('{"name":"megatron.startup"' in finished.stdout, has_lines)
+                self.assertEqual((folder / "trace/spans.jsonl").exists(), has_file)
+
     def test_exit_interval(self):
         folder = self.folder / "interval"
         self.assert_exit(self.train(folder, "train.exit_interval=7"), 4)

@@ -1,5 +1,8 @@
 #include "pharos/train/telemetry_scope.h"
 
+#include <set>
+#include <utility>
+
 #include "pharos/config/derived.h"
 #include "pharos/config/schema/enum_names.h"
 #include "pharos/lens/setup/setup_telemetry.h"
@@ -22,20 +25,41 @@ lens::LensDefaults defaults_of(const config::TelemetryConfig& config) {
           .run_id = config.run_id};
 }
 
-/// What one command line says about telemetry in two ways, flags and overrides, decides over the environment.
-lens::LensFlags flags_of(const config::ResolvedConfig& resolved, const TrainOptions& options) {
-  lens::LensFlags flags = options.telemetry;
-  // Telemetry that is off only warns of a bad specification, but the ring obeys it, and a flag is meant.
-  if (flags.span_groups) lens::parse_groups(*flags.span_groups, "--otel-span-groups");
-  const config::TelemetryConfig& config = resolved.config.telemetry;
-  const auto is_override = [&resolved](const char* field) {
-    return resolved.origin_of(field).kind == config::Origin::Kind::kCommandLine;
-  };
-  if (!flags.enabled && is_override("telemetry.enabled")) flags.enabled = config.enabled;
-  if (!flags.service_name && is_override("telemetry.service_name")) flags.service_name = config.service_name;
-  if (!flags.span_groups && is_override("telemetry.span_groups")) flags.span_groups = config.span_groups;
-  return flags;
-}
+/// The environment without the variables of fields that were overridden on the command line, which decides over it.
+class QuietedEnvironment : public lens::ProcessEnvironment {
+ public:
+  explicit QuietedEnvironment(const config::ResolvedConfig& resolved) {
+    constexpr std::pair<const char*, const char*> kVariables[] = {
+        {"enabled", "ENABLED"},
+        {"span_groups", "SPAN_GROUPS"},
+        {"exporter", "EXPORTER"},
+        {"export_strategy", "EXPORT_STRATEGY"},
+        {"export_strategy", "RANK_STRATEGY"},
+        {"export_rank", "EXPORT_RANK"},
+        {"export_sample_rate", "EXPORT_SAMPLE_RATE"},
+        {"sampler_enabled", "SAMPLER_ENABLED"},
+        {"sampler_enabled", "SAMPLING_STRATEGY"},
+        {"traces_enabled", "TRACES_ENABLED"},
+        {"metrics_enabled", "METRICS_ENABLED"},
+        {"logs_enabled", "LOGS_ENABLED"},
+        {"run_id", "RUN_ID"},
+    };
+    const auto is_override = [&resolved](const std::string& field) {
+      return resolved.origin_of("telemetry." + field).kind == config::Origin::Kind::kCommandLine;
+    };
+    for (const auto& [field, key] : kVariables) {
+      if (!is_override(field)) continue;
+      for (const char* prefix : {"MEGATRON_OTEL_", "NEMO_LENS_"}) hidden_.insert(std::string(prefix) + key);
+    }
+    if (is_override("service_name")) hidden_.insert("OTEL_SERVICE_NAME");
+  }
+  std::optional<std::string> get(const std::string& name) const override {
+    return hidden_.contains(name) ? std::nullopt : ProcessEnvironment::get(name);
+  }
+
+ private:
+  std::set<std::string> hidden_;
+};
 
 /// megatron-telemetry.md section 4.5; what is not set is left out.
 lens::StoredAttributes describe_model(const config::RunConfig& config) {
@@ -62,12 +86,14 @@ lens::StoredAttributes describe_model(const config::RunConfig& config) {
 
 TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options,
                                const RunFolder& folder) {
-  const lens::ProcessEnvironment environment;
+  const QuietedEnvironment environment(resolved);
   const config::TelemetryConfig& config = resolved.config.telemetry;
+  // Telemetry that is off only warns of a bad specification, but the ring obeys it, and a flag is meant.
+  if (options.telemetry.span_groups) lens::parse_groups(*options.telemetry.span_groups, "--otel-span-groups");
   lens::LoadOptions load;
   load.defaults = defaults_of(config);
   load.default_service_name = config.service_name;
-  const lens::LensSettings settings = lens::load_settings(environment, load, flags_of(resolved, options));
+  const lens::LensSettings settings = lens::load_settings(environment, load, options.telemetry);
   lens::SetupInput input;
   input.coordinates = lens::RankCoordinates{};
   input.resource_attributes = describe_model(resolved.config);
