@@ -10,7 +10,7 @@ import tempfile
 import common
 import receiver
 
-ROUNDS, STEPS, WARM_UP = 5, 10, 2
+ROUNDS, STEPS, WARM_UP = 4, 8, 2
 OFF = ("telemetry.ring=false", "telemetry.enabled=false")
 ON = ("telemetry.enabled=true", "telemetry.span_groups=all", "telemetry.logs_enabled=true")
 

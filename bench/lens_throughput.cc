@@ -1,4 +1,4 @@
-// Records spans at a given rate from several threads and says what became of them, as one JSON object:
+// Records spans at a given rate from several threads and says what became of them, as one line of JSON:
 //
 //     build/release/bench/lens_throughput --threads 4 --rate 100000 --seconds 10 --exporter discard
 //
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    std::cout << pharos::lens::measure(arguments).dump(1) << std::endl;
+    std::cout << pharos::lens::measure(arguments).dump() << std::endl;
   } catch (const pharos::base::UserError& error) {
     std::cerr << error.what() << "\n";
     return 2;
