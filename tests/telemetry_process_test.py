@@ -1,8 +1,7 @@
 """Telemetry never hurts its process, and every loss is counted: receivers, disks, terminals and signals at their worst.
 
 The program of LENS_LOAD records a known amount and reports what became of it; what the receiver got must be the rest.
-Needs the packages of requirements-test.txt (.venv-test, made by `tools/bootstrap test`) and the program openssl; the
-trainer (PHAROS) is tried too where it is built.
+Needs the packages of requirements-test.txt (.venv-test, made by `tools/bootstrap test`) and the program openssl.
 """
 
 import concurrent.futures
@@ -22,69 +21,9 @@ import unittest
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes are wanted here
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "receivers"))
-import pharos_program
 from certificates import make_certificates
 from otlp_sink import Sink
-
-LOAD = os.environ.get("LENS_LOAD", "build/release/tests/lens_load")
-SIGNALS = ("traces", "metrics", "logs")
-PROTOCOLS = ("grpc", "http/protobuf")
-AMOUNT = {"spans": 600, "logs": 40, "adds": 30, "seconds": 1.5}
-PATIENCE = 60  # seconds, for what is promised within a few: machines that run tests are busy
-QUICK = {  # so that a run of two seconds has many requests
-    "OTEL_BSP_SCHEDULE_DELAY": "100",
-    "OTEL_BLRP_SCHEDULE_DELAY": "100",
-    "OTEL_METRIC_EXPORT_INTERVAL": "300",
-}
-
-
-def clean_environment(**settings):
-    prefixes = ("OTEL_", "NEMO_LENS_", "MEGATRON_OTEL_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes) and not name.lower().endswith("_proxy")}
-    return kept | {name: str(value) for name, value in settings.items()}
-
-
-def enabled(otlp=None, **settings):
-    """The environment of a process with telemetry on; `otlp` are OTEL_EXPORTER_OTLP_* variables."""
-    on = {"NEMO_LENS_ENABLED": "1", "NEMO_LENS_LOGS_ENABLED": "1", "NEMO_LENS_SPAN_GROUPS": "all"}
-    return clean_environment(**(on | QUICK | {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in (otlp or {}).items()} | settings))
-
-
-def arguments_of(**amounts):
-    return [text for name, value in amounts.items() for text in ("--" + name.replace("_", "-"), str(value))]
-
-
-class Outcome:
-    def __init__(self, code, report, errors, amounts):
-        self.code, self.report, self.errors, self.amounts = code, report, errors, amounts
-
-    def lost(self, name):
-        return sum(self.report[name][kind] for kind in ("dropped", "failed", "rejected"))
-
-
-def load(environment, within=(), **amounts):
-    """Runs the program to its end, by the command `within` if there is one."""
-    with tempfile.TemporaryDirectory(prefix="pharos_load_") as folder:
-        report = pathlib.Path(folder, "report.json")
-        finished = subprocess.run(
-            [*within, LOAD, *arguments_of(report=report, **amounts)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE, env=environment,
-        )
-        return Outcome(finished.returncode, json.loads(report.read_text()) if report.exists() else None, finished.stderr, amounts)
-
-
-def read_ring(folder):
-    path = pathlib.Path(folder, "trace/rank_0.ring")
-    return json.loads(subprocess.run([LOAD, "--read", path], capture_output=True, text=True, check=True).stdout)
-
-
-def endpoint(sink, protocol="http/protobuf", scheme="http"):
-    return f"{scheme}://127.0.0.1:{sink.grpc_port if protocol == 'grpc' else sink.http_port}"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+from telemetry_load import AMOUNT, LOAD, PATIENCE, PROTOCOLS, SIGNALS, Outcome, arguments_of, clean_environment, enabled, endpoint, free_port, load, read_ring
 
 
 def accepted_items(sink):
@@ -493,42 +432,6 @@ class Endings(TelemetryTest):
         self.assertEqual((outcome.code, outcome.errors), (0, ""))
         self.assertIs(outcome.report["is_active"], False)
         self.assertEqual((sink.requests(), list(folder.iterdir())), ([], []))
-
-
-@unittest.skipUnless(pathlib.Path(pharos_program.PROGRAM).exists(), "the program pharos is not built")
-class Trainer(pharos_program.ProgramTest):
-    """Training does not notice: same losses, exit status 0, an end."""
-
-    def check(self, name, where, text):
-        on = enabled({"ENDPOINT": where, "PROTOCOL": "http/protobuf", "TIMEOUT": 1000})
-        finished = self.train(self.folder / name, env=on, timeout=240)
-        self.assert_exit(finished, 0)
-        self.assertEqual(pharos_program.losses(self.folder / name), pharos_program.losses(self.folder / "off"))
-        said = [line for line in finished.stdout.splitlines() if line.startswith("telemetry: OTLP traces:")]
-        self.assertEqual(len(said), 1, finished.stdout[-3000:])
-        self.assertIn(text, said[0])
-        of, *lost = map(int, re.search(r"of (\d+) spans (\d+) were overwritten, (\d+) refused, (\d+) not exported", finished.stdout).groups())
-        self.assertEqual((lost, of > 30), ([0, 0, of], True))
-
-    def test_receivers_that_are_no_good(self):
-        self.assert_exit(self.train(self.folder / "off", env=clean_environment()), 0)
-        self.check("dead", f"http://127.0.0.1:{free_port()}", "connect to 127.0.0.1")
-        with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-            self.check("hanging", "http://127.0.0.1:%d" % listener.getsockname()[1], "http://127.0.0.1")
-        with Sink(http_port=0, grpc_port=0, faults=["reset"]) as sink:
-            self.check("resetting", endpoint(sink), "gave up after")
-
-    def test_closed_standard_streams(self):
-        """What would be printed lands nowhere, above all not in a file that was opened later."""
-        self.assert_exit(self.train(self.folder / "open", env=clean_environment()), 0)
-        folder = self.folder / "closed"
-        command = [pharos_program.PROGRAM, "train", pharos_program.RECIPE, f"data={self.data}", "--run-dir", folder]
-        finished = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh", *map(str, command)], check=False, timeout=240,
-                                  env=enabled(NEMO_LENS_EXPORTER="console"))  # fmt: skip
-        self.assertEqual(finished.returncode, 0)
-        self.assertEqual(pharos_program.losses(folder), pharos_program.losses(self.folder / "open"))
-        self.assertTrue(read_ring(folder)["is_shut_down"])
-        self.assertNotIn("scope", (folder / "log.txt").read_text())
 
 
 if __name__ == "__main__":

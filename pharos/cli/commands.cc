@@ -21,7 +21,7 @@
 #include "pharos/cli/plan_command.h"
 #include "pharos/cli/recipes_command.h"
 #include "pharos/cli/run_source.h"
-#include "pharos/cli/trace_command.h"
+#include "pharos/cli/trace/trace_command.h"
 #include "pharos/cli/train_command.h"
 
 namespace pharos::cli {

@@ -71,8 +71,8 @@ bool is_tls_fault(CURLcode code, const std::string& detail) {
     case CURLE_SSL_CLIENTCERT:
     case CURLE_USE_SSL_FAILED:
       return true;
-    // The handshake broke: by a message of the TLS library ("error:…") for good, by a lost connection for now. With TLS
-    // 1.3 a server refuses the client's certificate after the handshake, as an alert in place of the answer.
+    // The handshake broke. A message of the TLS library ("error:…") is final; a lost connection is worth another try.
+    // With TLS 1.3 a server refuses the client's certificate after the handshake, as an alert in place of the answer.
     case CURLE_SSL_CONNECT_ERROR:
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:

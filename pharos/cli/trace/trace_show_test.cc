@@ -1,5 +1,5 @@
 // What trace show prints of the rings that lens really writes, and what it says to everything else.
-#include "pharos/cli/trace_show.h"
+#include "pharos/cli/trace/trace_show.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "pharos/cli/trace_show.h"
+#include "pharos/cli/trace/trace_show.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "pharos/cli/trace_command.h"
+#include "pharos/cli/trace/trace_command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/cli/integer_option.h"
-#include "pharos/cli/trace_show.h"
+#include "pharos/cli/trace/trace_show.h"
 #include "pharos/lens/record/ring.h"
 
 namespace pharos::cli {
