@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "pharos/lens/life/telemetry.h"
 #include "pharos/lens/span.h"
-#include "pharos/lens/telemetry.h"
 
 namespace pharos::lens {
 namespace {

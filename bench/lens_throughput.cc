@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/life/telemetry.h"
 #include "pharos/lens/otlp/options.h"
 #include "pharos/lens/span.h"
-#include "pharos/lens/telemetry.h"
 
 namespace pharos::lens {
 namespace {

@@ -17,12 +17,12 @@
 #include <thread>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/life/telemetry.h"
 #include "pharos/lens/logs/logger.h"
 #include "pharos/lens/metrics/meter.h"
 #include "pharos/lens/record/ring.h"
 #include "pharos/lens/setup/setup_telemetry.h"
 #include "pharos/lens/span.h"
-#include "pharos/lens/telemetry.h"
 
 namespace pharos::lens {
 namespace {

@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/context/propagation.h"
+#include "pharos/lens/life/startup.h"
 #include "pharos/lens/logs/logger.h"
-#include "pharos/lens/propagation.h"
 #include "pharos/lens/setup/setup_telemetry.h"
-#include "pharos/lens/startup.h"
 
 namespace pharos::lens {
 namespace {

@@ -17,11 +17,11 @@
 #include <variant>
 #include <vector>
 
-#include "pharos/lens/interrupt.h"
+#include "pharos/lens/context/propagation.h"
+#include "pharos/lens/life/interrupt.h"
 #include "pharos/lens/logs/log_queue.h"
 #include "pharos/lens/logs/severity.h"
 #include "pharos/lens/metrics/training_metrics.h"
-#include "pharos/lens/propagation.h"
 #include "pharos/lens/setup/settings.h"
 #include "pharos/lens/setup/setup_telemetry.h"
 #include "pharos/lens/span.h"

@@ -35,8 +35,8 @@ KEY_CONSTANTS = {"kGoodput": "is_goodput_span"}
 
 # Names that a site computes: (file, expression) and where the text comes from, which the last test looks at.
 COMPUTED_NAMES = {
-    ("pharos/lens/startup.cc", "name"): "span_name_of(): megatron.startup.<phase>",
-    ("pharos/lens/startup.cc", "name_"): "IntervalSpans takes it from its constructor, which is a site",
+    ("pharos/lens/life/startup.cc", "name"): "span_name_of(): megatron.startup.<phase>",
+    ("pharos/lens/life/startup.cc", "name_"): "IntervalSpans takes it from its constructor, which is a site",
 }
 
 # Markers of this group keep the name they were given (megatron-telemetry.md section 6.4).
@@ -219,7 +219,7 @@ class SpanNames(unittest.TestCase):
                 text = without_comments((ROOT / file).read_text())
                 uses = [parts[SITES.get(site, 0)] for _, site, parts in sites_of(text)]
                 self.assertIn(expression, uses, "this exception is no longer needed")
-        startup = without_comments((ROOT / "pharos/lens/startup.cc").read_text())
+        startup = without_comments((ROOT / "pharos/lens/life/startup.cc").read_text())
         prefixes = {name for name in LITERAL.findall(startup) if name.startswith("megatron.") and name.endswith(".")}
         self.assertEqual(prefixes, {"megatron.startup."})
 

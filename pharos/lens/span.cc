@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "pharos/base/clock.h"
-#include "pharos/lens/propagation.h"
+#include "pharos/lens/context/propagation.h"
 #include "pharos/lens/record/payload.h"
 #include "pharos/lens/record/recorder.h"
 

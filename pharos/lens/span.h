@@ -23,7 +23,7 @@
 
 #include "pharos/lens/attribute.h"
 #include "pharos/lens/group.h"
-#include "pharos/lens/interrupt.h"
+#include "pharos/lens/life/interrupt.h"
 
 namespace pharos::lens {
 

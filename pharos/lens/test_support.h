@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "pharos/lens/exporter.h"
-#include "pharos/lens/telemetry.h"
+#include "pharos/lens/life/telemetry.h"
 
 namespace pharos::lens {
 

@@ -9,7 +9,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/config/recipe/run_yaml.h"
-#include "pharos/lens/startup.h"
+#include "pharos/lens/life/startup.h"
 #include "pharos/tensor/host_allocator.h"
 #include "pharos/train/report/progress.h"
 #include "pharos/train/run_folder.h"

@@ -10,7 +10,7 @@
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/comm/mesh.h"
 #include "pharos/config/resolve.h"
-#include "pharos/lens/startup.h"
+#include "pharos/lens/life/startup.h"
 #include "pharos/model/transformer.h"
 #include "pharos/optim/batch_schedule.h"
 #include "pharos/optim/gradient_buffer.h"

@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
+#include "pharos/lens/context/sampler.h"
 #include "pharos/lens/data/span_data.h"
 #include "pharos/lens/record/joiner.h"
 #include "pharos/lens/record/limits.h"
 #include "pharos/lens/record/payload.h"
 #include "pharos/lens/record/ring_format.h"
-#include "pharos/lens/sampler.h"
 #include "pharos/lens/span.h"
 
 namespace pharos::lens::internal {

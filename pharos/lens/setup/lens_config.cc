@@ -6,9 +6,9 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/lens/setup/scalar.h"
 #include "pharos/lens/setup/strategies.h"
-#include "pharos/lens/setup/variables.h"
+#include "pharos/lens/variables/scalar.h"
+#include "pharos/lens/variables/variables.h"
 
 namespace pharos::lens {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "pharos/lens/group.h"
-#include "pharos/lens/setup/environment.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

@@ -12,7 +12,7 @@
 
 #include "pharos/base/text.h"
 #include "pharos/lens/setup/run_id.h"
-#include "pharos/lens/setup/scalar.h"
+#include "pharos/lens/variables/scalar.h"
 
 namespace pharos::lens {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "pharos/lens/data/stored_value.h"
-#include "pharos/lens/setup/environment.h"
 #include "pharos/lens/setup/lens_config.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

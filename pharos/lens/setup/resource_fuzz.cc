@@ -9,7 +9,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/lens/setup/resource.h"
-#include "pharos/lens/setup/scalar.h"
+#include "pharos/lens/variables/scalar.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t num_bytes) {
   namespace lens = pharos::lens;

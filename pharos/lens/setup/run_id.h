@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "pharos/lens/setup/environment.h"
 #include "pharos/lens/setup/lens_config.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

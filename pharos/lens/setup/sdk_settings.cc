@@ -4,7 +4,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/lens/setup/scalar.h"
+#include "pharos/lens/variables/scalar.h"
 
 namespace pharos::lens {
 namespace {

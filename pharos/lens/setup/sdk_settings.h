@@ -9,7 +9,7 @@
 
 #include "pharos/lens/data/log_data.h"
 #include "pharos/lens/metrics/options.h"
-#include "pharos/lens/setup/environment.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

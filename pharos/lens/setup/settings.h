@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "pharos/lens/group.h"
-#include "pharos/lens/setup/environment.h"
 #include "pharos/lens/setup/lens_config.h"
 #include "pharos/lens/setup/sdk_settings.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "pharos/lens/exporter.h"
-#include "pharos/lens/setup/environment.h"
+#include "pharos/lens/life/telemetry.h"
 #include "pharos/lens/setup/resource.h"
 #include "pharos/lens/setup/settings.h"
-#include "pharos/lens/telemetry.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "pharos/lens/setup/environment.h"
 #include "pharos/lens/setup/lens_config.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

@@ -1,7 +1,7 @@
 #include "pharos/train/report/telemetry_feed.h"
 
 #include "pharos/base/clock.h"
-#include "pharos/lens/telemetry.h"
+#include "pharos/lens/life/telemetry.h"
 
 namespace pharos::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "pharos/lens/signal_hook.h"
+#include "pharos/lens/life/signal_hook.h"
 
 #include <semaphore.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "pharos/lens/quiet_thread.h"
+#include "pharos/lens/life/quiet_thread.h"
 
 namespace pharos::lens::signal_hook {
 namespace {

@@ -10,9 +10,9 @@
 #include <functional>
 
 #include "pharos/base/file.h"
-#include "pharos/lens/signal_hook.h"
+#include "pharos/lens/life/signal_hook.h"
+#include "pharos/lens/life/telemetry.h"
 #include "pharos/lens/span.h"
-#include "pharos/lens/telemetry.h"
 #include "pharos/lens/test_support.h"
 
 namespace pharos::lens {

@@ -1,5 +1,5 @@
 // Life of the handle: flush, shutdown, fork, failing exporters, JSON lines.
-#include "pharos/lens/telemetry.h"
+#include "pharos/lens/life/telemetry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-#include "pharos/lens/setup/environment.h"
+#include "pharos/lens/variables/environment.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "pharos/base/environment.h"
-#include "pharos/lens/setup/scalar.h"
+#include "pharos/lens/variables/scalar.h"
 
 namespace pharos::lens {
 

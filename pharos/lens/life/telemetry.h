@@ -8,13 +8,13 @@
 #include <string>
 #include <string_view>
 
+#include "pharos/lens/context/sampler.h"
 #include "pharos/lens/data/stored_value.h"
 #include "pharos/lens/group.h"
+#include "pharos/lens/life/pipeline.h"
 #include "pharos/lens/logs/log_queue.h"
 #include "pharos/lens/metrics/options.h"
-#include "pharos/lens/pipeline.h"
 #include "pharos/lens/record/limits.h"
-#include "pharos/lens/sampler.h"
 
 namespace pharos::lens {
 

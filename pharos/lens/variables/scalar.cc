@@ -1,4 +1,4 @@
-#include "pharos/lens/setup/scalar.h"
+#include "pharos/lens/variables/scalar.h"
 
 #include <locale.h>
 

@@ -1,4 +1,4 @@
-#include "pharos/lens/startup.h"
+#include "pharos/lens/life/startup.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

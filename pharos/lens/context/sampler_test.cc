@@ -1,5 +1,5 @@
 // Which spans are recorded, and what those that are not still do: lens.md sections 1.5, 3.1, 3.3 and 15 (C1, C2).
-#include "pharos/lens/sampler.h"
+#include "pharos/lens/context/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "pharos/lens/propagation.h"
+#include "pharos/lens/context/propagation.h"
 #include "pharos/lens/test_support.h"
 
 namespace pharos::lens {

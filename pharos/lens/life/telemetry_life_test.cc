@@ -14,12 +14,12 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/lens/life/telemetry.h"
+#include "pharos/lens/life/test_receiver.h"
 #include "pharos/lens/logs/logger.h"
 #include "pharos/lens/metrics/meter.h"
 #include "pharos/lens/setup/setup_telemetry.h"
 #include "pharos/lens/span.h"
-#include "pharos/lens/telemetry.h"
-#include "pharos/lens/test_receiver.h"
 #include "pharos/lens/test_support.h"
 
 extern char** environ;

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <set>
 
-#include "pharos/lens/propagation.h"
-#include "pharos/lens/trim.h"
+#include "pharos/lens/context/propagation.h"
+#include "pharos/lens/context/trim.h"
 
 namespace pharos::lens {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "pharos/lens/propagation.h"
+#include "pharos/lens/context/propagation.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "pharos/lens/sampler.h"
+#include "pharos/lens/context/sampler.h"
 
 #include <openssl/evp.h>
 
@@ -12,7 +12,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/lens/trim.h"
+#include "pharos/lens/context/trim.h"
 
 namespace pharos::lens {
 

@@ -1,4 +1,4 @@
-#include "pharos/lens/telemetry.h"
+#include "pharos/lens/life/telemetry.h"
 
 #include <unistd.h>
 
@@ -14,14 +14,14 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/lens/life/quiet_thread.h"
+#include "pharos/lens/life/signal_hook.h"
 #include "pharos/lens/logs/log_queue.h"
 #include "pharos/lens/logs/logger.h"
 #include "pharos/lens/metrics/meter.h"
 #include "pharos/lens/metrics/training_metrics.h"
-#include "pharos/lens/quiet_thread.h"
 #include "pharos/lens/record/recorder.h"
 #include "pharos/lens/record/ring_file.h"
-#include "pharos/lens/signal_hook.h"
 
 namespace pharos::lens {
 namespace {

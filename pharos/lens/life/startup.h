@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "pharos/lens/setup/environment.h"
 #include "pharos/lens/span.h"
+#include "pharos/lens/variables/environment.h"
 
 namespace pharos::lens {
 

@@ -1,4 +1,4 @@
-#include "pharos/lens/interrupt.h"
+#include "pharos/lens/life/interrupt.h"
 
 namespace pharos::lens {
 namespace {

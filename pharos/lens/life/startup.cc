@@ -1,11 +1,11 @@
-#include "pharos/lens/startup.h"
+#include "pharos/lens/life/startup.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "pharos/base/clock.h"
-#include "pharos/lens/setup/scalar.h"
+#include "pharos/lens/variables/scalar.h"
 
 namespace pharos::lens {
 namespace {

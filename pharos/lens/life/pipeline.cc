@@ -1,4 +1,4 @@
-#include "pharos/lens/pipeline.h"
+#include "pharos/lens/life/pipeline.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "pharos/lens/setup/variables.h"
+#include "pharos/lens/variables/variables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Trace context between processes: lens.md section 7.
-#include "pharos/lens/propagation.h"
+#include "pharos/lens/context/propagation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

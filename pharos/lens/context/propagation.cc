@@ -1,4 +1,4 @@
-#include "pharos/lens/propagation.h"
+#include "pharos/lens/context/propagation.h"
 
 #include <openssl/evp.h>
 
@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/context/trim.h"
 #include "pharos/lens/record/recorder.h"
-#include "pharos/lens/trim.h"
 
 namespace pharos::lens {
 

@@ -1,5 +1,5 @@
 // Queues, batches and counts of the pipeline, with exporters that fail and a receiver that misbehaves.
-#include "pharos/lens/pipeline.h"
+#include "pharos/lens/life/pipeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <stdexcept>
 #include <thread>
 
+#include "pharos/lens/life/test_receiver.h"
 #include "pharos/lens/logs/log_queue.h"
 #include "pharos/lens/metrics/meter.h"
-#include "pharos/lens/test_receiver.h"
 
 namespace pharos::lens {
 namespace {

@@ -1,4 +1,4 @@
-#include "pharos/lens/setup/variables.h"
+#include "pharos/lens/variables/variables.h"
 
 namespace pharos::lens {
 namespace {
