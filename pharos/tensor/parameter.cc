@@ -18,6 +18,11 @@ std::int64_t local_length(const Slice& slice, int axis) {
 
 }  // namespace
 
+const at::Tensor& value(const Parameter& parameter) {
+  if (parameter.keeper != nullptr) parameter.keeper->before_use(parameter);
+  return parameter.data;
+}
+
 Slice local_slice(const Piece& piece, const comm::Mesh& mesh, std::int64_t rank) {
   Slice slice{std::vector<std::int64_t>(piece.shape.size(), 0), piece.shape, 0};
   const bool padded = piece.padded_rows > 0;

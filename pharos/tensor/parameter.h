@@ -39,6 +39,21 @@ struct Piece {
   std::int64_t padded_rows = 0;  ///< 0, or the length of axis 0 with vocabulary padding; the padding is zero
 };
 
+struct Parameter;
+
+/// Who manages where a parameter's values and gradients are (data-parallel strategies: values that are gathered before
+/// they are used, gradients that are reduced as soon as they are complete). Called by nn/ on the training thread.
+class ParameterKeeper {
+ public:
+  virtual ~ParameterKeeper() = default;
+  /// `parameter.data` is about to be read; when this returns it holds the values, until another parameter is used.
+  virtual void before_use(const Parameter& parameter) = 0;
+  /// Something is about to be added to `parameter.main_grad`; when this returns it is defined.
+  virtual void before_gradient(const Parameter& parameter) = 0;
+  /// The gradient of one use in one microbatch has been added (num_uses of them make a microbatch's gradient).
+  virtual void after_gradient(const Parameter& parameter) = 0;
+};
+
 /// What a layer multiplies with: the local slices of its pieces, concatenated along `axis`.
 struct Parameter {
   std::vector<Piece> pieces;
@@ -46,10 +61,27 @@ struct Parameter {
   at::Tensor data;       ///< local values in the compute type; on the meta device until materialised; requires grad
   at::Tensor main_grad;  ///< fp32 gradient of the same shape, a view of a flat buffer (optim::GradientBuffer)
   bool weight_decay = true;
+  int num_uses = 1;  ///< layers that add to main_grad in one backward pass; 2 for tied embeddings on one stage
+  /// Tensor-parallel ranks hold the same values but see only a part of the gradient (norms under sequence parallelism
+  /// and over split heads, biases of row-parallel layers under sequence parallelism): it is summed over them.
+  bool sum_gradient_over_tensor = false;
+  ParameterKeeper* keeper = nullptr;  ///< none: data and main_grad are simply there
 
   /// Name for messages and optimizer state: that of the only piece, else the common stem, "…self_attention.qkv.weight".
   std::string name;
 };
+
+/// The values, to be used at once.
+const at::Tensor& value(const Parameter& parameter);
+
+/// Calls add(main_grad) for a gradient of one use, if a gradient is wanted.
+template <typename Add>
+void add_gradient(const Parameter& parameter, const Add& add) {
+  if (parameter.keeper != nullptr) parameter.keeper->before_gradient(parameter);
+  if (!parameter.main_grad.defined()) return;
+  add(at::Tensor(parameter.main_grad));
+  if (parameter.keeper != nullptr) parameter.keeper->after_gradient(parameter);
+}
 
 /// Where a local slice lies in its logical tensor.
 struct Slice {
