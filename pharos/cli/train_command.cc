@@ -13,7 +13,9 @@
 #include "pharos/base/text.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/run_source.h"
+#include "pharos/comm/rank_environment.h"
 #include "pharos/config/recipe/run_yaml.h"
+#include "pharos/lens/variables/environment.h"
 #include "pharos/plan/plan.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/train.h"
@@ -67,16 +69,19 @@ config::ResolveRequest request_of(const Arguments& arguments) {
 }
 
 /// A run that cannot fit is refused before it starts to swap or is killed half-way.
-void check_memory(const config::ResolvedConfig& resolved) {
+void check_memory(const config::ResolvedConfig& resolved, const comm::RankEnvironment& ranks) {
   if (resolved.config.dist.device != config::DeviceKind::kCpu) return;
   const std::int64_t available = base::available_memory_bytes();
   if (available == 0) return;
-  const plan::Plan plan = plan::make_plan(resolved, 1);
-  const double needed = plan.memory.peak_bytes - plan.memory.part("data");  // mapped pages make way
+  const plan::Plan plan = plan::make_plan(resolved, ranks.world_size);
+  const double of_rank = plan.memory.peak_bytes - plan.memory.part("data");  // mapped pages make way
+  const double needed = of_rank * static_cast<double>(ranks.local_world_size);
   if (needed <= kMemoryMargin * static_cast<double>(available)) return;
   throw base::UserError(
-      {.what = "The run needs about " + base::format_bytes(needed) + " of memory; " +
-               base::format_bytes(static_cast<double>(available)) + " are available.",
+      {.what =
+           "The run needs about " + base::format_bytes(needed) + " of memory" +
+           (ranks.local_world_size > 1 ? " for the " + std::to_string(ranks.local_world_size) + " ranks here" : "") +
+           "; " + base::format_bytes(static_cast<double>(available)) + " are available.",
        .where = resolved.describe("train.micro_batch_size"),
        .why = "The peak is reached in phase " + plan.memory.phase + "; `pharos plan` shows its parts.",
        .fix = "Lower train.micro_batch_size or dataset.seq_length, set model.recompute_granularity=full, or use a "
@@ -88,9 +93,10 @@ void run_train(const Arguments& arguments) {
   std::signal(SIGPIPE, SIG_IGN);
   train::TrainOptions options;
   options.main_entry_ns = main_entry_ns();
+  options.ranks = comm::read_rank_environment(lens::ProcessEnvironment());
   const config::ResolvedConfig resolved =
-      config::prepare(request_of(arguments), 1, config::Purpose::kTrain, complete_config);
-  check_memory(resolved);
+      config::prepare(request_of(arguments), options.ranks.world_size, config::Purpose::kTrain, complete_config);
+  options.check_resources = [&resolved, &options] { check_memory(resolved, options.ranks); };
   config::export_environment(resolved.config);
   options.config_ready_ns = base::monotonic_ns();
   options.resume = arguments.resume;

@@ -49,6 +49,20 @@ RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(
   }
 }
 
+RunFolder RunFolder::of_peer(std::filesystem::path path) {
+  if (!std::filesystem::is_directory(path)) {
+    throw base::UserError({.what = "The run folder '" + path.string() + "' is not there on this machine.",
+                           .where = path.string(),
+                           .why = "Rank 0 has made it; every rank writes its log, its trace and its checkpoints there.",
+                           .fix = "Choose a folder on a file system that all machines share with --run-dir."});
+  }
+  return RunFolder(std::move(path));
+}
+
+std::filesystem::path RunFolder::log(std::int64_t rank) const {
+  return path_ / (rank == 0 ? "log.txt" : "rank_" + std::to_string(rank) + ".log");
+}
+
 std::filesystem::path default_run_folder(const std::string& recipe_name, std::int64_t wall_ns) {
   std::string stamp = base::format_local_time(wall_ns).substr(0, 19);  // YYYY-MM-DD HH:MM:SS
   std::erase_if(stamp, [](char c) { return c == '-' || c == ':'; });

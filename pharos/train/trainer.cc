@@ -8,31 +8,31 @@
 #include "pharos/base/clock.h"
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
-#include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
-#include "pharos/train/forward_backward.h"
+#include "pharos/train/agreement.h"
 
 namespace pharos::train {
 using lens::Group;
 
 Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-                 Console& console, lens::StartupRecord& startup)
+                 const Parallel& parallel, Console& console, lens::StartupRecord& startup)
     : resolved_(resolved),
       config_(resolved.config),
       folder_(folder),
       options_(options),
       console_(console),
       startup_(startup),
-      mesh_(1, comm::parallel_sizes(resolved.config)),
-      batches_(optim::batch_schedule_options(resolved.config, 1)),
-      train_iters_(config::total_train_iterations(resolved.config, 1)),
-      progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress) {}
+      parallel_(parallel),
+      batches_(optim::batch_schedule_options(resolved.config, parallel.data.size())),
+      train_iters_(config::total_train_iterations(resolved.config, parallel.data.size())),
+      progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress && parallel.is_first(),
+                parallel.world.size()) {}
 
-at::Device Trainer::device() const { return config_.dist.device == config::DeviceKind::kCuda ? at::kCUDA : at::kCPU; }
+at::Device Trainer::device() const { return parallel_.world.device(); }
 
 std::filesystem::path Trainer::save_folder() const {
   return config_.checkpoint.save ? std::filesystem::path(*config_.checkpoint.save) : folder_.checkpoints();
@@ -45,7 +45,7 @@ void Trainer::set_up() {
                                           lens::read_launch_stamps(lens::ProcessEnvironment()));
   {
     PHAROS_SPAN(span, Group::kDataLoading, "megatron.startup.dataloader", {lens::kGoodput, true});
-    data_ = std::make_unique<DataFeed>(config_, 0, 1);
+    open_data();
   }
   startup_.finish_phase("data");
   {
@@ -54,12 +54,41 @@ void Trainer::set_up() {
     load_checkpoint();
   }
   startup_.finish_phase("model");
-  metrics_ = std::make_unique<MetricsLog>(folder_.metrics(), state_.step);
-  reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_), console_, *metrics_);
+  metrics_ = parallel_.is_first() ? std::make_unique<MetricsLog>(folder_.metrics(), state_.step)
+                                  : std::make_unique<MetricsLog>();
+  reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_),
+                                         Reporter::Place{parallel_.rank, parallel_.world.size()}, console_, *metrics_);
+}
+
+/// The first rank of each node builds missing indices, the others find them made.
+void Trainer::open_data() {
+  const auto open = [this] {
+    data_ = std::make_unique<DataFeed>(config_, parallel_.data.rank(), parallel_.data.size());
+  };
+  const bool is_first_of_node = parallel_.world.environment().local_rank == 0;
+  together(parallel_.world, "data of first ranks", [&] {
+    if (is_first_of_node) open();
+  });
+  together(parallel_.world, "data of other ranks", [&] {
+    if (!is_first_of_node) open();
+  });
+}
+
+std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::filesystem::path& source,
+                                                          std::optional<std::int64_t> step) {
+  std::optional<checkpoint::Found> found;
+  const std::string key = "checkpoint in " + source.string();
+  together(parallel_.world, key + " (rank 0)", [&] {
+    if (parallel_.is_first()) found = checkpoint::find_checkpoint(source, step);
+  });
+  const std::string folder = parallel_.world.announce(key, found ? found->folder.string() : "");
+  if (parallel_.is_first()) return found;
+  return folder.empty() ? std::nullopt : std::optional(checkpoint::Found{folder, {}});
 }
 
 void Trainer::build_model() {
-  model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), mesh_, 0);
+  model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), parallel_.mesh,
+                                                parallel_.rank);
   initialize_weights();
   gradients_ = std::make_unique<optim::GradientBuffer>(model_->parameters(), config_.ddp.bucket_size.value_or(0));
   optimizer_ = std::make_unique<optim::Optimizer>(*gradients_, optim::optimizer_options(config_));
@@ -79,20 +108,20 @@ void Trainer::initialize_weights() {
   }
   if (!pretrained || from_hugging_face) {
     const std::string& folder = pretrained ? *pretrained : *config_.model.hf_path;
-    hf::check_weights(model_->parameters(), folder, mesh_, 0);
+    hf::check_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
     model_->allocate(device());
-    hf::load_weights(model_->parameters(), folder, mesh_, 0);
+    hf::load_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
     console_.line("initial weights from " + folder);
     return;
   }
   model_->allocate(device());
-  const auto found = checkpoint::find_checkpoint(*pretrained);
+  const auto found = find_checkpoint(*pretrained, std::nullopt);
   if (!found) {
     throw base::UserError({.what = "There is no checkpoint in '" + *pretrained + "'.",
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
                            .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
   }
-  checkpoint::load({model_->parameters(), {}}, found->folder, {}, mesh_, 0);
+  checkpoint::load({model_->parameters(), {}}, found->folder, {}, parallel_.mesh, parallel_.rank);
   console_.line("initial weights from " + found->folder.string());
 }
 
@@ -129,7 +158,7 @@ void Trainer::load_checkpoint() {
       options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
   if (source.empty()) return;
   PHAROS_SPAN(span, Group::kLoadCheckpoint, "megatron.checkpoint.load", {lens::kGoodput, true});
-  const auto found = checkpoint::find_checkpoint(source, settings.ckpt_step);
+  const auto found = find_checkpoint(source, settings.ckpt_step);
   if (!found) {
     if (options_.resume) {
       check_never_saved(source);
@@ -143,7 +172,7 @@ void Trainer::load_checkpoint() {
   for (const auto& warning : found->warnings) console_.line("warning: " + warning);
   checkpoint::Contents wanted = contents();
   if (settings.finetune || !settings.load_optim) wanted.state.clear();
-  const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, mesh_, 0);
+  const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank);
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {
@@ -197,7 +226,7 @@ StepRecord Trainer::run_iteration() {
                           }};
     sums = forward_backward(*model_, config_, input, &times);
   }
-  record.loss = sums.mean();
+  record.loss = reduce(sums).mean();
   record.data_wait_ns = times.data_wait_ns;
   const std::int64_t optimizer_start = base::monotonic_ns();
   record.forward_backward_ns = optimizer_start - start;
@@ -231,10 +260,10 @@ void Trainer::fail_iteration(const std::string& what, std::int64_t step) const {
   const std::string saved =
       last_saved_step_ >= 0 ? fmt::format("; the checkpoint of step {} is intact", last_saved_step_) : "";
   throw base::TrainingError(fmt::format(
-      "{} (iteration {}, rank 0, device {}, learning rate {:.3E}){}.\n"
+      "{} (iteration {}, rank {}, device {}, learning rate {:.3E}){}.\n"
       "  fix: look at the gradient norms before it in metrics.jsonl; lower optimizer.lr, pass this batch with "
       "train.iterations_to_skip=[{}], or skip such steps with rerun_state_machine.check_for_nan_in_loss=false.",
-      what, step, device().str(), schedule_->learning_rate(), saved, step));
+      what, step, parallel_.rank, device().str(), schedule_->learning_rate(), saved, step));
 }
 
 void Trainer::check_gradients(double grad_norm, std::int64_t step) {

@@ -8,7 +8,6 @@
 
 #include "pharos/base/error.h"
 #include "pharos/checkpoint/checkpoint.h"
-#include "pharos/comm/mesh.h"
 #include "pharos/config/resolve.h"
 #include "pharos/lens/life/startup.h"
 #include "pharos/model/transformer.h"
@@ -18,6 +17,8 @@
 #include "pharos/optim/optimizer.h"
 #include "pharos/train/data_feed.h"
 #include "pharos/train/exit_policy.h"
+#include "pharos/train/forward_backward.h"
+#include "pharos/train/parallel.h"
 #include "pharos/train/report/progress_file.h"
 #include "pharos/train/report/report.h"
 #include "pharos/train/run_folder.h"
@@ -27,15 +28,17 @@ namespace pharos::train {
 
 class Trainer {
  public:
+  /// Every argument outlives the trainer. Every rank makes one and calls the same functions in the same order.
   Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-          Console& console, lens::StartupRecord& startup);
+          const Parallel& parallel, Console& console, lens::StartupRecord& startup);
 
-  /// Data, model, optimizer, checkpoint: everything before the first step.
+  /// Data, model, optimizer, checkpoint: everything before the first step. A fault of one rank is one of all.
   void set_up();
   /// Steps until the last one or an exit condition, then the final evaluation on validation and test data.
   base::ExitCode run();
 
  private:
+  void open_data();
   void build_model();
   void initialize_weights();
   void load_checkpoint();
@@ -52,6 +55,13 @@ class Trainer {
   void after_iteration(const StepRecord& record);
   double params_norm();
   void first_step_done();
+  /// The sums over all data-parallel ranks.
+  LossSums reduce(const LossSums& sums);
+  /// Signals and times of all ranks, so that all decide alike.
+  ExitInputs exit_inputs();
+  /// The checkpoint to load from `source` as rank 0 sees it; nullopt when there is none.
+  std::optional<checkpoint::Found> find_checkpoint(const std::filesystem::path& source,
+                                                   std::optional<std::int64_t> step);
   /// Mean loss over `eval_iters` global batches of a split; nullopt when a signal came in between.
   std::optional<double> evaluate(DataSplit split);
   void evaluate_and_report(DataSplit split, const std::string& place);
@@ -73,7 +83,7 @@ class Trainer {
   const TrainOptions& options_;
   Console& console_;
   lens::StartupRecord& startup_;
-  comm::Mesh mesh_;
+  const Parallel& parallel_;
   optim::BatchSchedule batches_;
   std::int64_t train_iters_ = 0;
 

@@ -71,8 +71,7 @@ base::ExitCode Trainer::run() {
     if (evaluates && data_->has(DataSplit::kValidation))
       evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {}", state_.step));
     const auto interval = config_.checkpoint.save_interval;
-    const auto decision =
-        decide_exit(config_.train, state_.step, base::monotonic_ns() - base::process_start_monotonic_ns());
+    const auto decision = decide_exit(config_.train, state_.step, exit_inputs());
     const bool signalled = decision && decision->reason == ExitReason::kSignal;
     if (!signalled && interval && *interval > 0 && state_.step % *interval == 0) save();
     if (decision && state_.step < train_iters_) return leave(*decision);
@@ -121,13 +120,28 @@ void Trainer::first_step_done() {
   metrics_->append({{"step", state_.step}, {"startup_ms", phases}});
 }
 
+LossSums Trainer::reduce(const LossSums& sums) {
+  const auto values = parallel_.data.reduce_values({sums.loss, sums.tokens}, comm::ReduceOp::kSum, {"loss"});
+  return {values[0], values[1]};
+}
+
+ExitInputs Trainer::exit_inputs() {
+  const std::int64_t elapsed_ns = base::monotonic_ns() - base::process_start_monotonic_ns();
+  // Nanoseconds of a hundred days are exact in double precision.
+  const auto values =
+      parallel_.all.reduce_values({static_cast<double>(SignalWatch::received()), static_cast<double>(elapsed_ns)},
+                                  comm::ReduceOp::kMax, {"exit conditions"});
+  return {static_cast<int>(values[0]), static_cast<std::int64_t>(values[1])};
+}
+
 std::optional<double> Trainer::evaluate(DataSplit split) {
   PHAROS_SPAN(span, Group::kEvaluate, "megatron.evaluate");
   const std::int64_t batch = config::eval_global_batch_size_or_default(config_);
-  const auto num_microbatches = static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_));
+  const auto num_microbatches =
+      static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_) / parallel_.data.size());
   LossSums sums;
   for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
-    if (SignalWatch::received() != 0) return std::nullopt;
+    if (exit_inputs().signal != 0) return std::nullopt;
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
     const LossSums part = evaluate_microbatches(
@@ -137,7 +151,7 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
     if (split == DataSplit::kValidation) state_.consumed_valid_samples += batch;
   }
   if (span) span.set("megatron.eval_iters", config_.validation.eval_iters);
-  return sums.mean();
+  return reduce(sums).mean();
 }
 
 void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
@@ -192,11 +206,12 @@ std::int64_t Trainer::write_checkpoint() {
   options.run_config_yaml = config::to_yaml(resolved_);
   checkpoint::Contents what = contents();
   if (!config_.checkpoint.save_optim) what.state.clear();
-  const checkpoint::SaveResult result = checkpoint::save(what, state_, options, mesh_, 0);
+  const checkpoint::SaveResult result = checkpoint::save(what, state_, options, parallel_.mesh, parallel_.rank);
   last_saved_step_ = state_.step;
-  progress_.append(saved_checkpoint_event(
-      state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
-      state_.floating_point_operations_so_far, state_.consumed_train_samples * config_.model.seq_length));
+  progress_.append(
+      saved_checkpoint_event(state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
+                             state_.floating_point_operations_so_far,
+                             state_.consumed_train_samples * config_.model.seq_length, parallel_.world.size()));
   console_.line(render_saved_line(base::wall_ns(), state_.step, options.save.string()));
   return static_cast<std::int64_t>(result.size_bytes);
 }

@@ -1,0 +1,26 @@
+// A rank's place in the job: the layout, its coordinates, and the groups it communicates in.
+#pragma once
+
+#include <cstdint>
+
+#include "pharos/comm/mesh.h"
+#include "pharos/comm/world.h"
+#include "pharos/config/run_config.h"
+
+namespace pharos::train {
+
+struct Parallel {
+  /// Makes the groups that `config` uses. Every rank of `world` must do so; both arguments outlive the result.
+  Parallel(comm::World& world, const config::RunConfig& config);
+
+  bool is_first() const { return rank == 0; }
+
+  comm::World& world;
+  std::int64_t rank;
+  comm::Mesh mesh;
+  comm::Group& all;
+  comm::Group& tensor;
+  comm::Group& data;
+};
+
+}  // namespace pharos::train
