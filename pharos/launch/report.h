@@ -12,10 +12,10 @@
 namespace pharos::launch {
 
 struct AttemptRecord {
-  std::vector<RankEnd> ends;  ///< by rank
-  std::filesystem::path run_folder;
-  std::vector<LogPart> logs;                   ///< by rank
-  std::filesystem::file_time_type start_time;  ///< what is older in trace/ is not of this attempt
+  std::vector<RankEnd> ends = {};  ///< by rank
+  std::filesystem::path run_folder = {};
+  std::vector<LogPart> logs = {};                   ///< by rank
+  std::filesystem::file_time_type start_time = {};  ///< what is older in trace/ is not of this attempt
 };
 
 /// Lines for people, each ended; empty when all ranks left with the same code and none failed. Where a watchdog ended
