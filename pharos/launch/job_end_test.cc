@@ -87,7 +87,7 @@ TEST_F(JobTest, ReportShowsTheLastLinesOfTheRankThatDied) {
 TEST_F(JobTest, ReportOfRankZeroShowsLogTxt) {
   std::filesystem::create_directories(run_folder);
   base::write_file_atomically(run_folder / "log.txt", "of a run before\n");
-  EXPECT_EQ(run(job_of(1, "echo step 5 of this run >> $3/log.txt; exit 3")), 3);
+  EXPECT_EQ(run(job_of(1, "echo step 5 of this run >> $2/log.txt; exit 3")), 3);
   EXPECT_THAT(report(), HasSubstr("log.txt:\n    step 5 of this run\n"));
 }
 
