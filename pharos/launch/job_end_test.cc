@@ -70,7 +70,7 @@ TEST_P(JobEnd, GivesCodeAndReport) {
     script += std::to_string(rank) + ") " + GetParam().ranks[rank] + ";;\n";
   }
   EXPECT_EQ(run(job_of(static_cast<std::int64_t>(GetParam().ranks.size()), script + "esac")), GetParam().code);
-  if (GetParam().reported.empty()) EXPECT_EQ(report(), "");
+  EXPECT_EQ(report().empty(), GetParam().reported.empty()) << report();
   for (const std::string& text : GetParam().reported) EXPECT_THAT(report(), HasSubstr(text));
 }
 
