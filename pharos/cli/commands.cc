@@ -72,7 +72,7 @@ int run(int argc, char** argv) {
   CLI::App app("Pharos trains large language models and lets you look into the training.", "pharos");
   app.set_version_flag("--version", PHAROS_VERSION);
   app.require_subcommand(1);
-  add_train_command(app);
+  add_train_command(app, {argv + std::min(argc, 1), argv + argc});
   add_plan_command(app);
   add_parity_command(app);
   add_generate_command(app);

@@ -29,7 +29,9 @@ FileLock::FileLock(const std::filesystem::path& path)
   }
 }
 
-FileLock::~FileLock() { ::close(descriptor_); }
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
 
 RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(path)) {
   if (resume && !std::filesystem::exists(run_yaml())) {

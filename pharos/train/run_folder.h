@@ -15,8 +15,8 @@ class FileLock {
   /// UserError when the file cannot be made or another process holds the lock.
   explicit FileLock(const std::filesystem::path& path);
   ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
+  FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileLock& operator=(FileLock&&) = delete;
 
  private:
   int descriptor_;
