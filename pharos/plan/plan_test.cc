@@ -247,9 +247,10 @@ TEST_F(FolderTest, CheckpointSizeIsExact) {
   const comm::Mesh mesh(1, {});
   model::Transformer transformer(model, model::whole_model(model), mesh, 0);
   transformer.materialize(at::kCPU, 1);
-  checkpoint::Contents contents{transformer.parameters(), {{"exp_avg", {}}, {"exp_avg_sq", {}}}};
-  for (auto& state : contents.state) {
-    for (const auto* parameter : contents.parameters) state.tensors.push_back(at::zeros_like(parameter->data));
+  checkpoint::Contents contents = checkpoint::weights_of(transformer.parameters());
+  for (const char* kind : {"exp_avg", "exp_avg_sq"}) {
+    for (auto* parameter : transformer.parameters())
+      contents.push_back({.parameter = parameter, .kind = kind, .values = at::zeros_like(parameter->data)});
   }
   checkpoint::TrainState state;
   state.step = 50;

@@ -121,19 +121,15 @@ void Trainer::initialize_weights() {
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
                            .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
   }
-  checkpoint::load({model_->parameters(), {}}, found->folder, {}, parallel_.mesh, parallel_.rank);
+  checkpoint::load(checkpoint::weights_of(model_->parameters()), found->folder, {}, parallel_.mesh, parallel_.rank);
   console_.line("initial weights from " + found->folder.string());
 }
 
 checkpoint::Contents Trainer::contents() {
-  checkpoint::Contents contents{model_->parameters(), {}};
+  const std::vector<tensor::Parameter*> parameters = model_->parameters();
+  checkpoint::Contents contents = checkpoint::weights_of(parameters);
   optimizer_->for_each_state([&](std::size_t index, std::string_view kind, const at::Tensor& tensor) {
-    auto state =
-        std::find_if(contents.state.begin(), contents.state.end(), [&](const auto& s) { return s.kind == kind; });
-    if (state == contents.state.end()) {
-      state = contents.state.insert(state, {std::string(kind), std::vector<at::Tensor>(contents.parameters.size())});
-    }
-    state->tensors[index] = tensor;
+    contents.push_back({.parameter = parameters[index], .kind = std::string(kind), .values = tensor});
   });
   return contents;
 }
@@ -171,7 +167,8 @@ void Trainer::load_checkpoint() {
   }
   for (const auto& warning : found->warnings) console_.line("warning: " + warning);
   checkpoint::Contents wanted = contents();
-  if (settings.finetune || !settings.load_optim) wanted.state.clear();
+  const bool with_state = !settings.finetune && settings.load_optim;
+  if (!with_state) checkpoint::drop_state(wanted);
   const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank);
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
@@ -181,12 +178,12 @@ void Trainer::load_checkpoint() {
   } else {
     state_ = result.train_state;
     schedule_->restore(state_.scheduler, optim::stored_schedule_policy(config_.scheduler));
-    if (!wanted.state.empty()) optimizer_->restore_scalars(state_.optimizer);
+    if (with_state) optimizer_->restore_scalars(state_.optimizer);
     last_saved_step_ = options_.resume ? state_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", found->folder.string(), state_.step));
   }
   // Main parameters that were not loaded follow the weights; those that were decide about the weights.
-  if (wanted.state.empty()) {
+  if (!with_state) {
     optimizer_->copy_data_to_main();
   } else {
     optimizer_->copy_main_to_data();

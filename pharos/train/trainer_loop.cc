@@ -205,7 +205,7 @@ std::int64_t Trainer::write_checkpoint() {
   options.loaded_from = loaded_from_;
   options.run_config_yaml = config::to_yaml(resolved_);
   checkpoint::Contents what = contents();
-  if (!config_.checkpoint.save_optim) what.state.clear();
+  if (!config_.checkpoint.save_optim) checkpoint::drop_state(what);
   const checkpoint::SaveResult result = checkpoint::save(what, state_, options, parallel_.mesh, parallel_.rank);
   last_saved_step_ = state_.step;
   progress_.append(
