@@ -109,9 +109,11 @@ Moment training_peak(const RunConfig& config, const std::vector<ModelChunk>& chu
 
 Moment evaluation_peak(const RunConfig& config, const ModelChunk& last) {
   const LayerShape shape = layer_shape(config.model, config::eval_micro_batch_size_or_default(config));
-  const double stream = shape.tokens() * shape.hidden * shape.element_bytes;
+  const double whole = shape.tokens() * shape.hidden * shape.element_bytes, stream = whole / shape.parts;
   Moment largest{"evaluation", stream, 0, layer_forward_bytes(config.model, shape)};
-  if (last.output) keep_largest(largest, {"evaluation", stream, logits_bytes(config.model, shape), stream});
+  if (last.output)
+    keep_largest(largest,
+                 {"evaluation", stream, logits_bytes(config.model, shape), shape.parts > 1 ? stream + whole : stream});
   return largest;
 }
 
