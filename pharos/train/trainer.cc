@@ -98,7 +98,7 @@ void Trainer::initialize_weights() {
 
 checkpoint::Contents Trainer::contents() {
   checkpoint::Contents contents{model_->parameters(), {}};
-  optimizer_->for_each_state([&](std::size_t index, std::string_view kind, const at::Tensor& tensor) {
+  optimizer_->for_each_state([&](std::size_t index, std::string_view kind, const at::Tensor& tensor, std::int64_t) {
     auto state =
         std::find_if(contents.state.begin(), contents.state.end(), [&](const auto& s) { return s.kind == kind; });
     if (state == contents.state.end()) {
