@@ -14,4 +14,6 @@ Parallel::Parallel(comm::World& world, const config::RunConfig& config)
       tensor(world.group(mesh, {MeshDim::kTensor})),
       data(world.group(mesh, {MeshDim::kData})) {}
 
+model::ParallelGroups Parallel::model_groups() const { return {.tensor = tensor.size() > 1 ? &tensor : nullptr}; }
+
 }  // namespace pharos::train

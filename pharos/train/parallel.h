@@ -6,6 +6,7 @@
 #include "pharos/comm/mesh.h"
 #include "pharos/comm/world.h"
 #include "pharos/config/run_config.h"
+#include "pharos/model/transformer.h"
 
 namespace pharos::train {
 
@@ -14,6 +15,7 @@ struct Parallel {
   Parallel(comm::World& world, const config::RunConfig& config);
 
   bool is_first() const { return rank == 0; }
+  model::ParallelGroups model_groups() const;
 
   comm::World& world;
   std::int64_t rank;

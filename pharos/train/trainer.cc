@@ -88,10 +88,12 @@ std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::filesystem:
 
 void Trainer::build_model() {
   model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), parallel_.mesh,
-                                                parallel_.rank);
+                                                parallel_.rank, parallel_.model_groups());
   initialize_weights();
-  gradients_ = std::make_unique<optim::GradientBuffer>(model_->parameters(), config_.ddp.bucket_size.value_or(0));
-  optimizer_ = std::make_unique<optim::Optimizer>(*gradients_, optim::optimizer_options(config_));
+  const auto parameters = model_->parameters();
+  optimizer_ = std::make_unique<optim::DataParallel>(
+      parameters, optim::parallel_groups(parallel_.world, parallel_.mesh, parameters), parallel_.mesh, parallel_.rank,
+      optim::data_parallel_options(config_), optim::optimizer_options(config_));
   std::vector<std::string> warnings;
   schedule_ = std::make_unique<optim::LrSchedule>(optim::lr_schedule_options(config_, batches_, warnings));
   for (const auto& warning : warnings) console_.line("warning: " + warning);
@@ -127,10 +129,21 @@ void Trainer::initialize_weights() {
 
 checkpoint::Contents Trainer::contents() {
   const std::vector<tensor::Parameter*> parameters = model_->parameters();
-  checkpoint::Contents contents = checkpoint::weights_of(parameters);
-  optimizer_->for_each_state([&](std::size_t index, std::string_view kind, const at::Tensor& tensor) {
-    contents.push_back({.parameter = parameters[index], .kind = std::string(kind), .values = tensor});
+  checkpoint::Contents contents;
+  optimizer_->for_each_value([&](std::size_t index, const at::Tensor& values, std::int64_t first_element) {
+    contents.push_back({.parameter = parameters[index],
+                        .values = values,
+                        .first_element = first_element,
+                        .is_fragment = !optimizer_->holds_whole_values()});
   });
+  optimizer_->for_each_state(
+      [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element) {
+        contents.push_back({.parameter = parameters[index],
+                            .kind = std::string(kind),
+                            .values = values,
+                            .first_element = first_element,
+                            .is_fragment = !optimizer_->holds_whole_states()});
+      });
   return contents;
 }
 
@@ -217,13 +230,16 @@ StepRecord Trainer::run_iteration() {
   {
     PHAROS_SPAN(forward_backward_span, Group::kForwardBackward, "megatron.train.iteration.forward_backward",
                 {"num_microbatches", std::int64_t{record.num_microbatches}});
-    gradients_->zero();
+    optimizer_->begin_step(record.num_microbatches);
     const StepInput input{state_.step, record.num_microbatches, record.loss_scale, [&](int index) {
                             return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
                           }};
     sums = forward_backward(*model_, config_, input, &times);
+    optimizer_->finish_gradients();
+    sums = reduce(sums);
+    if (config_.model.calculate_per_token_loss) optimizer_->scale_gradients(1 / std::max(1.0, sums.tokens));
   }
-  record.loss = reduce(sums).mean();
+  record.loss = sums.mean();
   record.data_wait_ns = times.data_wait_ns;
   const std::int64_t optimizer_start = base::monotonic_ns();
   record.forward_backward_ns = optimizer_start - start;
@@ -267,7 +283,7 @@ void Trainer::check_gradients(double grad_norm, std::int64_t step) {
   // With a dynamic loss scale an overflow is the scaler's business: it lowers the scale.
   const bool guarded = config_.rerun_state_machine.check_for_nan_in_loss || config_.ddp.check_for_nan_in_grad;
   if (std::isfinite(grad_norm) || has_dynamic_loss_scale() || !guarded) return;
-  auto names = gradients_->non_finite_parameters();
+  auto names = optimizer_->non_finite_parameters();
   const std::size_t count = names.size();
   names.resize(std::min<std::size_t>(count, 5));
   fail_iteration(fmt::format("The gradient of {} parameter{} is not finite: {}{}", count, count == 1 ? "" : "s",

@@ -12,9 +12,8 @@
 #include "pharos/lens/life/startup.h"
 #include "pharos/model/transformer.h"
 #include "pharos/optim/batch_schedule.h"
-#include "pharos/optim/gradient_buffer.h"
 #include "pharos/optim/lr_schedule.h"
-#include "pharos/optim/optimizer.h"
+#include "pharos/optim/parallel/data_parallel.h"
 #include "pharos/train/data_feed.h"
 #include "pharos/train/exit_policy.h"
 #include "pharos/train/forward_backward.h"
@@ -53,7 +52,6 @@ class Trainer {
   [[noreturn]] void fail_iteration(const std::string& what, std::int64_t step) const;
   bool has_dynamic_loss_scale() const;
   void after_iteration(const StepRecord& record);
-  double params_norm();
   void first_step_done();
   /// The sums over all data-parallel ranks.
   LossSums reduce(const LossSums& sums);
@@ -89,8 +87,7 @@ class Trainer {
 
   std::unique_ptr<DataFeed> data_;
   std::unique_ptr<model::Transformer> model_;
-  std::unique_ptr<optim::GradientBuffer> gradients_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::DataParallel> optimizer_;
   std::unique_ptr<optim::LrSchedule> schedule_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Reporter> reporter_;

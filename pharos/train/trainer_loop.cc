@@ -11,7 +11,6 @@
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
-#include "pharos/optim/clip.h"
 #include "pharos/train/forward_backward.h"
 #include "pharos/train/trainer.h"
 
@@ -95,20 +94,11 @@ void Trainer::after_iteration(const StepRecord& executed) {
   job_flops_ += record.flops;
   if (config_.logger.log_params_norm) {
     PHAROS_SPAN(norm_span, Group::kStep, "megatron.train.params_norm", {lens::kGoodput, true});
-    record.params_norm = params_norm();
+    record.params_norm = optimizer_->params_norm();
   }
   if (first_step_pending_) first_step_done();
   PHAROS_SPAN(log_span, Group::kStep, "megatron.train.log", {lens::kGoodput, true});
   reporter_->step(record, peak_memory_bytes(device()));
-}
-
-double Trainer::params_norm() {
-  double sum = 0;
-  for (const auto* parameter : model_->parameters()) {
-    const at::Tensor values = parameter->data.detach().to(at::kFloat);
-    sum += optim::sum_of_squares(values.reshape(-1).contiguous());
-  }
-  return std::sqrt(sum);
 }
 
 void Trainer::first_step_done() {
@@ -150,6 +140,7 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
     sums.tokens += part.tokens;
     if (split == DataSplit::kValidation) state_.consumed_valid_samples += batch;
   }
+  optimizer_->settle_values();
   if (span) span.set("megatron.eval_iters", config_.validation.eval_iters);
   return reduce(sums).mean();
 }
@@ -204,6 +195,10 @@ std::int64_t Trainer::write_checkpoint() {
   options.most_recent_k = config_.checkpoint.most_recent_k;
   options.loaded_from = loaded_from_;
   options.run_config_yaml = config::to_yaml(resolved_);
+  options.all_agree = [this](bool ok) {
+    return parallel_.all.reduce_value(ok ? 1 : 0, comm::ReduceOp::kMin, {"save"}) == 1;
+  };
+  options.writer = writer_;
   checkpoint::Contents what = contents();
   if (!config_.checkpoint.save_optim) checkpoint::drop_state(what);
   const checkpoint::SaveResult result = checkpoint::save(what, state_, options, parallel_.mesh, parallel_.rank);
