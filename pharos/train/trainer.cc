@@ -1,6 +1,7 @@
 #include "pharos/train/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -41,6 +42,7 @@ std::filesystem::path Trainer::save_folder() const {
 bool Trainer::saving_enabled() const { return config_.checkpoint.save_interval != 0; }
 
 void Trainer::set_up() {
+  writer_ = std::stoll(parallel_.world.announce("writer of checkpoints", std::to_string(::getpid())));
   startup_span_ = lens::open_startup_span(startup_, "ModelType.encoder_or_decoder",
                                           lens::read_launch_stamps(lens::ProcessEnvironment()));
   {
@@ -74,10 +76,11 @@ void Trainer::open_data() {
   });
 }
 
-std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::filesystem::path& source,
+std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::string& purpose,
+                                                          const std::filesystem::path& source,
                                                           std::optional<std::int64_t> step) {
   std::optional<checkpoint::Found> found;
-  const std::string key = "checkpoint in " + source.string();
+  const std::string key = "checkpoint for " + purpose;
   together(parallel_.world, key + " (rank 0)", [&] {
     if (parallel_.is_first()) found = checkpoint::find_checkpoint(source, step);
   });
@@ -89,7 +92,7 @@ std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::filesystem:
 void Trainer::build_model() {
   model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), parallel_.mesh,
                                                 parallel_.rank, parallel_.model_groups());
-  initialize_weights();
+  together(parallel_.world, "initial weights", [this] { initialize_weights(); });
   const auto parameters = model_->parameters();
   optimizer_ = std::make_unique<optim::DataParallel>(
       parameters, optim::parallel_groups(parallel_.world, parallel_.mesh, parameters), parallel_.mesh, parallel_.rank,
@@ -117,7 +120,7 @@ void Trainer::initialize_weights() {
     return;
   }
   model_->allocate(device());
-  const auto found = find_checkpoint(*pretrained, std::nullopt);
+  const auto found = find_checkpoint("initial weights", *pretrained, std::nullopt);
   if (!found) {
     throw base::UserError({.what = "There is no checkpoint in '" + *pretrained + "'.",
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
@@ -167,7 +170,7 @@ void Trainer::load_checkpoint() {
       options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
   if (source.empty()) return;
   PHAROS_SPAN(span, Group::kLoadCheckpoint, "megatron.checkpoint.load", {lens::kGoodput, true});
-  const auto found = find_checkpoint(source, settings.ckpt_step);
+  const auto found = find_checkpoint("resuming", source, settings.ckpt_step);
   if (!found) {
     if (options_.resume) {
       check_never_saved(source);
@@ -182,7 +185,9 @@ void Trainer::load_checkpoint() {
   checkpoint::Contents wanted = contents();
   const bool with_state = !settings.finetune && settings.load_optim;
   if (!with_state) checkpoint::drop_state(wanted);
-  const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank);
+  checkpoint::LoadResult result;
+  together(parallel_.world, "loading",
+           [&] { result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank); });
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {

@@ -57,8 +57,8 @@ class Trainer {
   LossSums reduce(const LossSums& sums);
   /// Signals and times of all ranks, so that all decide alike.
   ExitInputs exit_inputs();
-  /// The checkpoint to load from `source` as rank 0 sees it; nullopt when there is none.
-  std::optional<checkpoint::Found> find_checkpoint(const std::filesystem::path& source,
+  /// The checkpoint to load from `source` as rank 0 sees it; nullopt when there is none. Once for each purpose.
+  std::optional<checkpoint::Found> find_checkpoint(const std::string& purpose, const std::filesystem::path& source,
                                                    std::optional<std::int64_t> step);
   /// Mean loss over `eval_iters` global batches of a split; nullopt when a signal came in between.
   std::optional<double> evaluate(DataSplit split);
@@ -98,6 +98,7 @@ class Trainer {
   lens::ManagedSpan startup_span_;
   std::optional<std::filesystem::path> loaded_from_;
   std::int64_t last_saved_step_ = -1;
+  std::int64_t writer_ = 0;  ///< process id of rank 0
   int num_saves_ = 0;
   double largest_loss_ = 0;
   bool first_step_pending_ = true;
