@@ -138,8 +138,8 @@ void Trainer::load_checkpoint() {
   }
   for (const auto& warning : found->warnings) console_.line("warning: " + warning);
   checkpoint::Contents wanted = contents();
-  const bool with_state = !settings.finetune && settings.load_optim;
-  if (!with_state) checkpoint::drop_state(wanted);
+  if (settings.finetune || !settings.load_optim) checkpoint::drop_state(wanted);
+  const bool with_state = !checkpoint::state_kinds(wanted).empty();
   const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, mesh_, 0);
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
