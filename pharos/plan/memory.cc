@@ -141,13 +141,23 @@ double reduction_bytes(const RunConfig& config, const Sharding& sharding, double
   return bytes;
 }
 
+/// Elements gathered or reduced at once where gradients or weights are divided. With a size or number of buckets given,
+/// a bucket ends behind the parameter that fills it.
+double unit_elements(const RunConfig& config, const RankParameters& held) {
+  const std::int64_t all = held.buffer_elements, one = held.largest_linear;
+  std::int64_t unit = held.largest_unit;
+  if (config.ddp.bucket_size) unit = std::min(all, *config.ddp.bucket_size + one);
+  if (config.ddp.num_buckets) unit = std::min(all, all / std::max<std::int64_t>(1, *config.ddp.num_buckets) + one);
+  return static_cast<double>(unit);
+}
+
 /// Gradients are reduced when the last microbatch's backward pass has freed the activations, in one go: a moment of its
 /// own. Divided gradients are reduced unit by unit in all of the backward pass instead, one unit while the next one's
 /// gradients come in if that overlaps.
 void add_reductions(Moment& peak, const RunConfig& config, const Sharding& sharding, const RankParameters& held) {
   if (sharding.ranks == 1) return;
   if (sharding.divides_gradients()) {
-    peak.communication = reduction_bytes(config, sharding, static_cast<double>(held.largest_unit));
+    peak.communication = reduction_bytes(config, sharding, unit_elements(config, held));
   } else {
     const double all = reduction_bytes(config, sharding, static_cast<double>(held.buffer_elements));
     keep_largest(peak, {.phase = "gradient reduction", .communication = all});
@@ -159,7 +169,7 @@ std::vector<MemoryPart> parts_of(const RunConfig& config, const comm::Mesh& mesh
   const Sharding sharding = sharding_of(config, mesh);
   const bool cuda = config.dist.device == config::DeviceKind::kCuda;
   const double weight_bytes = weight_bytes_per_element(config), shards = sharding.shards();
-  const auto buffer = static_cast<double>(held.buffer_elements), unit = static_cast<double>(held.largest_unit);
+  const auto buffer = static_cast<double>(held.buffer_elements), unit = unit_elements(config, held);
   const double state = sharding.divides_state() ? buffer / shards : buffer;
   double weights = static_cast<double>(held.elements), gradients = buffer;
   // With one rank there is nothing to divide, and the buffers are whole.
