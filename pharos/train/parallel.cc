@@ -6,6 +6,13 @@ namespace pharos::train {
 
 using comm::MeshDim;
 
+std::chrono::milliseconds step_timeout(const config::DistConfig& dist) {
+  if (dist.distributed_timeout_seconds_after_init) {
+    return std::chrono::seconds(*dist.distributed_timeout_seconds_after_init);
+  }
+  return std::chrono::minutes(dist.distributed_timeout_minutes);
+}
+
 Parallel::Parallel(comm::World& world, const config::RunConfig& config)
     : world(world),
       rank(world.rank()),

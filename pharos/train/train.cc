@@ -14,6 +14,8 @@
 #include "pharos/base/environment.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/comm/flight.h"
+#include "pharos/comm/watchdog.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/life/startup.h"
 #include "pharos/tensor/host_allocator.h"
@@ -26,9 +28,6 @@
 
 namespace pharos::train {
 namespace {
-
-/// A collective may take this much longer than the watchdog waits, so that the watchdog speaks first: it says more.
-constexpr std::chrono::seconds kWatchdogLead{10};
 
 void announce(const config::ResolvedConfig& resolved, const RunFolder& folder, bool resume, Console& console) {
   for (const auto& warning : resolved.warnings) console.line("note: " + warning);
@@ -82,6 +81,25 @@ RunFolder open_run_folder(comm::World& world, const TrainOptions& options) {
   return std::move(*folder);
 }
 
+void start_flight_record(const RunFolder& folder, const comm::World& world) {
+  if (world.size() == 1) return;
+  base::make_directories(folder.trace());
+  comm::start_flight_record(folder.trace() / comm::flight_file_name(world.rank()), world.rank(), world.size());
+  comm::report_progress("set-up", 0);
+}
+
+/// One rank waits for nobody; what it does may take as long as it takes.
+std::optional<comm::Watchdog> watch_over(const config::DistConfig& dist, const RunFolder& folder,
+                                         const comm::World& world) {
+  if (world.size() == 1) return std::nullopt;
+  comm::WatchdogOptions options;
+  options.rank = world.rank();
+  options.set_up_timeout = std::chrono::minutes(dist.distributed_timeout_minutes);
+  options.step_timeout = step_timeout(dist);
+  options.folder = folder.trace();
+  return std::optional<comm::Watchdog>(std::in_place, options);
+}
+
 Console::Output console_output(std::int64_t rank) {
   if (rank != 0) return Console::Output::kNone;
   return ::isatty(STDOUT_FILENO) != 0 ? Console::Output::kTerminal : Console::Output::kPlain;
@@ -109,6 +127,7 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   });
   const RunFolder folder = open_run_folder(world, options);
   if (world.size() > 1) startup.finish_phase("rendezvous");
+  start_flight_record(folder, world);
   const Parallel parallel(world, resolved.config);
   TelemetryScope telemetry(resolved, options, folder, parallel);
   Console console(folder.log(world.rank()), console_output(world.rank()));
@@ -120,6 +139,7 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
     set_num_threads(dist, options.ranks);
     if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
     startup.finish_phase("kernels");
+    const std::optional<comm::Watchdog> watchdog = watch_over(dist, folder, world);
     Trainer trainer(resolved, folder, options, parallel, console, startup);
     together(world, "set-up", [&] { trainer.set_up(); });
     // Written only now: a folder whose set-up failed holds no run and can be used again.

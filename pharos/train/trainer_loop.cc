@@ -7,6 +7,7 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/base/memory.h"
+#include "pharos/comm/flight.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/span.h"
@@ -63,6 +64,7 @@ base::ExitCode Trainer::run() {
     }
     state_.step += 1;
     state_.consumed_train_samples += record.global_batch_size;
+    comm::report_progress("step", state_.step);
     after_iteration(record);
     const bool evaluates = validation.eval_interval && *validation.eval_interval > 0 && validation.eval_iters > 0 &&
                            state_.step >= validation.start_eval_at_iter.value_or(0) &&
@@ -79,6 +81,7 @@ base::ExitCode Trainer::run() {
   intervals.finish();
   if (!validation.skip_train && saving_enabled() && last_saved_step_ != state_.step) save();
   evaluate_at_end();
+  comm::report_progress("leaving", state_.step);
   return base::ExitCode::kDone;
 }
 
@@ -103,6 +106,7 @@ void Trainer::after_iteration(const StepRecord& executed) {
 
 void Trainer::first_step_done() {
   first_step_pending_ = false;
+  parallel_.world.set_timeout(step_timeout(config_.dist) + kWatchdogLead);
   startup_.finish_phase("first step");
   console_.line(startup_.render());
   nlohmann::json phases = nlohmann::json::object();
@@ -133,6 +137,7 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
   for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
     if (exit_inputs().signal != 0) return std::nullopt;
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
+    comm::report_progress("evaluation", state_.step);
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
     const LossSums part = evaluate_microbatches(
         *model_, num_microbatches, [&](int index) { return data_->microbatch(split, consumed, index, device()); });
@@ -174,8 +179,10 @@ void Trainer::start_checkpoint_section() {
 void Trainer::save() {
   PHAROS_SPAN(exposed, Group::kCheckpoint, "megatron.checkpoint.exposed_save", {lens::kGoodput, true},
               {"megatron.iteration", state_.step});
+  comm::report_progress("save", state_.step);
   const std::int64_t start = base::monotonic_ns();
   const std::int64_t size_bytes = write_checkpoint();
+  comm::report_progress("step", state_.step);
   const std::int64_t duration_ns = base::monotonic_ns() - start;
   if (num_saves_++ < kReportedSaves) {
     PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.report_memory", {lens::kGoodput, true});
