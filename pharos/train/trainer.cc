@@ -183,17 +183,11 @@ void Trainer::load_checkpoint() {
   }
   for (const auto& warning : found->warnings) console_.line("warning: " + warning);
   checkpoint::Contents wanted = contents();
-<<<<<<< HEAD
-  const bool with_state = !settings.finetune && settings.load_optim;
-  if (!with_state) checkpoint::drop_state(wanted);
+  if (settings.finetune || !settings.load_optim) checkpoint::drop_state(wanted);
+  const bool with_state = !checkpoint::state_kinds(wanted).empty();
   checkpoint::LoadResult result;
   together(parallel_.world, "loading",
            [&] { result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank); });
-=======
-  if (settings.finetune || !settings.load_optim) checkpoint::drop_state(wanted);
-  const bool with_state = !checkpoint::state_kinds(wanted).empty();
-  const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, mesh_, 0);
->>>>>>> reshard
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {
