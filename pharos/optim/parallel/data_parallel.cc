@@ -209,6 +209,10 @@ void DataParallel::for_each_value(const ValueVisitor& visit) {
   for (const UpdateSlot& slot : optimizer_->target().slots) visit(slot.parameter, slot.value, slot.first_element);
 }
 
+nlohmann::json DataParallel::save_scalars() const { return optimizer_->save_scalars(); }
+
+void DataParallel::restore_scalars(const nlohmann::json& state) { optimizer_->restore_scalars(state); }
+
 void DataParallel::copy_data_to_main() {
   settle_values();
   optimizer_->copy_data_to_main();

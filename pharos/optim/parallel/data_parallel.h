@@ -64,8 +64,8 @@ class DataParallel : public tensor::ParameterKeeper {
   bool holds_whole_states() const { return !shards_states(options_.strategy); }
   bool holds_whole_values() const { return !shards_values(options_.strategy); }
 
-  nlohmann::json save_scalars() const { return optimizer_->save_scalars(); }
-  void restore_scalars(const nlohmann::json& state) { optimizer_->restore_scalars(state); }
+  nlohmann::json save_scalars() const;
+  void restore_scalars(const nlohmann::json& state);
   /// After values were loaded, on all ranks: takes them over as main parameters.
   void copy_data_to_main();
   /// After main parameters were loaded: rounds them into the values, on all ranks, each of which must call it.

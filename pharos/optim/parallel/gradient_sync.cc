@@ -103,7 +103,7 @@ ShardedGradientSync::ShardedGradientSync(std::vector<tensor::Parameter*> paramet
   shard_ = at::zeros({num_elements(held_ranges)}, options);
   for (const HeldRange& range : held_ranges) held_.push_back(shard_.narrow(0, range.offset, range.length()));
   buffers_.resize(layout_.buckets.size());
-  for (tensor::Parameter* parameter : parameters_) parameter->main_grad = {};
+  for (tensor::Parameter* parameter : parameters_) parameter->main_grad.reset();
 }
 
 void ShardedGradientSync::begin_step(int num_microbatches) {
@@ -153,7 +153,7 @@ void ShardedGradientSync::start_next() {
   while (flights_.size() > 1) add_oldest();
   at::Tensor buffer = std::exchange(buffers_[bucket], {});
   if (!buffer.defined()) buffer = at::zeros({range.end - range.begin}, shard_.options());  // others may have gradients
-  for (const std::size_t index : range.parameters) parameters_[index]->main_grad = {};
+  for (const std::size_t index : range.parameters) parameters_[index]->main_grad.reset();
   flights_.push_back({bucket, reducer_.start(buffer, bucket)});
   if (!overlaps_) finish();
 }

@@ -38,7 +38,7 @@ void free_storage(at::Tensor& buffer) {
   c10::StorageImpl* storage = buffer.storage().unsafeGetStorageImpl();
   storage->set_nbytes(std::size_t{0});
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, buffer.device()));
-  buffer = {};
+  buffer.reset();
 }
 
 }  // namespace
@@ -95,10 +95,6 @@ UnitValueSync::UnitValueSync(std::vector<tensor::Parameter*> parameters, const F
     absent_.push_back(at::empty(data.sizes(), data.options().device(at::kMeta)).requires_grad_(data.requires_grad()));
     data = absent_.back();
   }
-}
-
-UnitValueSync::~UnitValueSync() {
-  for (Unit& unit : units_) unit.work = {};
 }
 
 void UnitValueSync::enter(std::size_t unit) {

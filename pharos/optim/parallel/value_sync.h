@@ -62,7 +62,6 @@ class UnitValueSync : public ValueSync {
   /// Takes this rank's part of the parameters' materialised data and gives the rest back, parameter by parameter.
   UnitValueSync(std::vector<tensor::Parameter*> parameters, const FlatLayout& layout,
                 const std::vector<HeldRange>& held_ranges, comm::Group& group, bool prefetches);
-  ~UnitValueSync() override;
   void before_use(std::size_t parameter) override {
     const std::size_t unit = layout_.bucket_of[parameter];
     if (unit != current_) enter(unit);
