@@ -21,7 +21,7 @@ class Lender : public tensor::ParameterKeeper {
     for (auto* parameter : transformer.parameters()) {
       owned_[parameter] = {parameter->data.detach().clone(), at::zeros(parameter->data.sizes(), at::kFloat), 0};
       take_away(*parameter);
-      parameter->main_grad = {};
+      parameter->main_grad = at::Tensor();
       parameter->keeper = this;
     }
   }
@@ -36,7 +36,7 @@ class Lender : public tensor::ParameterKeeper {
     const_cast<tensor::Parameter&>(parameter).main_grad = owned_.at(&parameter).gradient;
   }
   void after_gradient(const tensor::Parameter& parameter) override {
-    const_cast<tensor::Parameter&>(parameter).main_grad = {};
+    const_cast<tensor::Parameter&>(parameter).main_grad = at::Tensor();
     ++owned_.at(&parameter).num_added;
   }
 
@@ -57,6 +57,7 @@ class Lender : public tensor::ParameterKeeper {
 struct Case {
   const char* name;
   ModelConfig config;
+  friend void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 };
 
 std::vector<Case> cases() {
