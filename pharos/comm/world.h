@@ -36,6 +36,7 @@ class World {
   std::int64_t rank() const;
   std::int64_t size() const;
   const RankEnvironment& environment() const;
+  at::Device device() const;
 
   /// Every rank's text for `key`, in rank order. Every rank must call it, once per key, before any group is needed.
   std::vector<std::string> exchange(const std::string& key, const std::string& text);
