@@ -70,6 +70,7 @@ struct Header {
   std::int64_t world_size;
   std::int64_t pid;
   char host[64];
+  std::int64_t alive_ns;      ///< atomically
   std::uint64_t group_bytes;  ///< used bytes of the group area, atomically
   Guarded<Progress> progress;
 };
@@ -89,6 +90,7 @@ struct EntryData {
   std::int64_t arrival_ns;
   std::int64_t start_ns;
   std::int64_t end_ns;
+  std::int64_t wait_ns;
   std::uint32_t group;  ///< offset in the group area, or kNoGroup
   std::uint32_t operation;
   char purpose[48];

@@ -85,6 +85,7 @@ RankState parse_flight_record(const std::byte* data, std::size_t size_bytes, con
   state.world_size = header.world_size;
   state.pid = header.pid;
   state.host = text_of(header.host);
+  state.alive_ns = std::atomic_ref(const_cast<Header&>(header).alive_ns).load(std::memory_order_relaxed);
   flight_format::Progress progress{};
   if (header.progress.read(progress)) {
     state.phase = text_of(progress.phase);
@@ -113,7 +114,8 @@ RankState parse_flight_record(const std::byte* data, std::size_t size_bytes, con
                              .peer = entry.peer,
                              .arrival_ns = entry.arrival_ns,
                              .start_ns = entry.start_ns,
-                             .end_ns = entry.end_ns});
+                             .end_ns = entry.end_ns,
+                             .wait_ns = entry.wait_ns});
   }
   return state;
 }

@@ -59,6 +59,12 @@ void FlightTicket::mark_start() {
   writer_->entry(slot_).write(data_);
 }
 
+void FlightTicket::mark_wait() {
+  if (writer_ == nullptr) return;
+  data_.wait_ns = base::monotonic_ns();
+  writer_->entry(slot_).write(data_);
+}
+
 void FlightTicket::mark_end() {
   if (writer_ == nullptr) return;
   data_.end_ns = base::monotonic_ns();
@@ -147,6 +153,7 @@ FlightTicket FlightWriter::begin(FlightGroup& group, const FlightCall& call) {
                   .arrival_ns = base::monotonic_ns(),
                   .start_ns = 0,
                   .end_ns = 0,
+                  .wait_ns = 0,
                   .group = register_group(group),
                   .operation = static_cast<std::uint32_t>(call.operation),
                   .purpose = {}};
@@ -174,6 +181,10 @@ void FlightWriter::report(std::string_view phase, std::int64_t step, std::int64_
   progress.progress_ns = now_ns;
   const std::lock_guard lock(progress_mutex_);
   header().progress.write(progress);
+}
+
+void FlightWriter::show_life(std::int64_t now_ns) {
+  std::atomic_ref(header().alive_ns).store(now_ns, std::memory_order_relaxed);
 }
 
 RankState FlightWriter::read() const { return parse_flight_record(data_, flight_format::kFileBytes, path_.string()); }

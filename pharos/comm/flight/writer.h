@@ -65,6 +65,7 @@ class FlightTicket {
   FlightTicket(FlightTicket&& other) noexcept { *this = std::move(other); }
   FlightTicket& operator=(FlightTicket&& other) noexcept;
   void mark_start();
+  void mark_wait();
   void mark_end();
 
  private:
@@ -88,6 +89,8 @@ class FlightWriter {
 
   FlightTicket begin(FlightGroup& group, const FlightCall& call);
   void report(std::string_view phase, std::int64_t step, std::int64_t now_ns);
+  /// The process lives, says its watchdog.
+  void show_life(std::int64_t now_ns);
   const std::filesystem::path& path() const { return path_; }
   /// What a reader would see.
   RankState read() const;

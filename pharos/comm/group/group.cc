@@ -95,6 +95,7 @@ std::string GroupState::describe() const {
 void WorkState::wait() {
   if (is_done) return;
   is_done = true;
+  ticket.mark_wait();
   const at::NoGradGuard no_grad;
   try {
     for (auto& transfer : transfers) {
