@@ -1,5 +1,7 @@
 #include "pharos/launch/job.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <ostream>
@@ -43,7 +45,9 @@ class LocalJob {
       throw;
     }
     record_.ends = attempt_->run();
-    report_ << describe_attempt(record_) << std::flush;
+    const std::string text = describe_attempt(record_);
+    if (!text.empty() && isatty(STDERR_FILENO) != 0) report_ << "\n";  // rank 0 may have left a line of progress
+    report_ << text << std::flush;
     return exit_code_of(record_.ends);
   }
 

@@ -105,9 +105,12 @@ void add_details(Text& text, const AttemptRecord& attempt, const Findings& found
     text.detail("if nobody sent it, the kernel did for want of memory: see `dmesg`");
   }
   if (const auto& state = found.states[i]) {
-    text.detail(name_of(end.rank) + " was in phase " + state->phase + ", " + std::to_string(state->step) +
-                " steps completed, last progress " + base::format_duration(end.time_ns - state->progress_ns) +
-                " before its end");
+    std::string text_of_state =
+        name_of(end.rank) + " was in phase " + state->phase + ", " + std::to_string(state->step) + " steps completed";
+    if (state->progress_ns > 0) {
+      text_of_state += ", last progress " + base::format_duration(end.time_ns - state->progress_ns) + " before its end";
+    }
+    text.detail(text_of_state);
   }
   for (const std::string& span : describe_spans(attempt.run_folder, end)) {
     text.detail(name_of(end.rank) + " was " + (span.starts_with("in ") ? span : "between spans, " + span));
@@ -148,7 +151,8 @@ std::string describe_attempt(const AttemptRecord& attempt) {
   text.line("launcher: " + headline(attempt, found) + ".");
   std::set<std::size_t> shown;
   for (const std::int64_t rank : found.culprits) {
-    if (shown.size() < kMaxDetailedRanks) shown.insert(static_cast<std::size_t>(rank));
+    const auto i = static_cast<std::size_t>(rank);
+    if (i < attempt.ends.size() && shown.size() < kMaxDetailedRanks) shown.insert(i);
   }
   if (shown.empty()) shown.insert(found.failed[0]);
   for (const std::size_t i : shown) add_details(text, attempt, found, i);

@@ -12,6 +12,7 @@
 #include "pharos/launch/test_support.h"
 #include "pharos/lens/life/telemetry.h"
 #include "pharos/lens/span.h"
+#include "pharos/lens/test_support.h"
 
 namespace pharos::launch {
 namespace {
