@@ -133,19 +133,20 @@ void Trainer::initialize_weights() {
 checkpoint::Contents Trainer::contents() {
   const std::vector<tensor::Parameter*> parameters = model_->parameters();
   checkpoint::Contents contents;
-  optimizer_->for_each_value([&](std::size_t index, const at::Tensor& values, std::int64_t first_element) {
+  const auto add = [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element,
+                       bool is_fragment) {
     contents.push_back({.parameter = parameters[index],
-                        .values = values,
+                        .kind = std::string(kind),
+                        .values = is_fragment ? values.view(-1) : values,
                         .first_element = first_element,
-                        .is_fragment = !optimizer_->holds_whole_values()});
+                        .is_fragment = is_fragment});
+  };
+  optimizer_->for_each_value([&](std::size_t index, const at::Tensor& values, std::int64_t first_element) {
+    add(index, "", values, first_element, !optimizer_->holds_whole_values());
   });
   optimizer_->for_each_state(
       [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element) {
-        contents.push_back({.parameter = parameters[index],
-                            .kind = std::string(kind),
-                            .values = values,
-                            .first_element = first_element,
-                            .is_fragment = !optimizer_->holds_whole_states()});
+        add(index, kind, values, first_element, !optimizer_->holds_whole_states());
       });
   return contents;
 }

@@ -15,7 +15,7 @@ struct ParityTolerance {
   double grad_norm = 1e-5;  ///< relative, each step: a sum of squares of such sums
   /// ‖w - w'‖ / ‖w‖ of the worst tensor after the last step. Adam divides by the root of the second moment: an element
   /// whose gradient is all rounding error moves by a whole learning rate in a direction of its own.
-  double weights = 1e-4;
+  double weights = 2e-5;
 };
 
 struct ParityRun {
