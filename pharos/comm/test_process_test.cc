@@ -11,8 +11,8 @@
 namespace pharos::comm::testing {
 
 Process::Process(std::vector<std::string> arguments, const std::vector<std::string>& variables) {
-  arguments.insert(arguments.begin(), PHAROS_COMM_PROBE);
-  std::vector<char*> argv, envp;
+  std::string program(PHAROS_COMM_PROBE);
+  std::vector<char*> argv{program.data()}, envp;
   for (auto& argument : arguments) argv.push_back(argument.data());
   for (auto** entry = environ; *entry != nullptr; ++entry) envp.push_back(*entry);
   for (const auto& variable : variables) envp.push_back(const_cast<char*>(variable.c_str()));
