@@ -130,7 +130,10 @@ class Hang : public Report {
                                            .number = group.next_number(comm::FlightGroup::kCollectives),
                                            .purpose = "gradients",
                                            .bytes = 4096};
-            if (rank != 1) record.begin(group, call);
+            if (rank == 1) return;
+            comm::FlightTicket ticket = record.begin(group, call);
+            ticket.mark_start();
+            ticket.mark_wait();
           },
           rank == 1 ? 0 : 3, rank == 1 ? SIGKILL : 0);
     }
