@@ -262,11 +262,8 @@ void Group::barrier(Purpose purpose) {
 
 std::vector<double> Group::reduce_values(std::vector<double> values, ReduceOp op, Purpose purpose) {
   if (size() == 1 || values.empty()) return values;
-  auto tensor = at::from_blob(values.data(), {std::ssize(values)}, at::kDouble);
-  // NCCL alone may serve the group's other calls: a second transport beside it would be one more way to hang.
-  auto shared = state_->cuda_backend ? tensor.to(state_->device) : tensor;
-  all_reduce(shared, op, purpose).wait();
-  if (shared.data_ptr() != tensor.data_ptr()) tensor.copy_(shared);
+  const auto tensor = at::from_blob(values.data(), {std::ssize(values)}, at::kDouble);
+  all_reduce(tensor, op, purpose).wait();
   return values;
 }
 

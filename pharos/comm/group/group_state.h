@@ -20,7 +20,6 @@ using AtomicTimeout = std::atomic<std::chrono::milliseconds>;
 struct GroupState {
   FlightGroup flight;
   std::int64_t rank = 0;
-  at::Device device = at::kCPU;
   std::shared_ptr<const AtomicTimeout> timeout;    ///< the World's, of each collective
   c10::intrusive_ptr<c10d::Backend> host_backend;  ///< Gloo; none in a group of one
   c10::intrusive_ptr<c10d::Backend> cuda_backend;  ///< NCCL; none without CUDA

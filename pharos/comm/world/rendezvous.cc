@@ -34,10 +34,11 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const RankEnvironment& environment
   options.isServer = environment.rank == 0;
   options.waitWorkers = false;
   options.timeout = timeout;
+  const bool is_ipv4_loopback =
+      is_loopback_address(environment.master_address) && environment.master_address.find(':') == std::string::npos;
   if (environment.rank == 0) {
     const int socket = environment.listen_socket ? *environment.listen_socket
-                                                 : open_listen_socket(environment.master_port,
-                                                                      is_loopback_address(environment.master_address));
+                                                 : open_listen_socket(environment.master_port, is_ipv4_loopback);
     close_on_exec(socket);
     options.port = port_of(socket);
     options.masterListenFd = socket;  // the store's from here on

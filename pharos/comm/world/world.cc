@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
@@ -43,6 +44,12 @@ std::shared_ptr<gloo::transport::Device> make_device(const RankEnvironment& envi
   return c10d::ProcessGroupGloo::createDeviceForHostname(chosen);
 }
 
+std::vector<std::int64_t> all_ranks(std::int64_t world_size) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 }  // namespace
 
 struct World::State {
@@ -51,11 +58,22 @@ struct World::State {
   c10::intrusive_ptr<c10d::TCPStore> store;
   std::shared_ptr<gloo::transport::Device> device;
   std::shared_ptr<AtomicTimeout> timeout;
+  std::unique_ptr<FlightGroup> store_calls;  ///< the exchanges over the store, as the flight record sees them
   std::map<std::string, std::unique_ptr<Group>> groups;
   std::vector<const Group*> order;  ///< groups as they were made
 
   void connect(GroupState& group, const std::string& name);
+  FlightTicket record_store_call(Operation operation, const std::string& key);
 };
+
+FlightTicket World::State::record_store_call(Operation operation, const std::string& key) {
+  const auto number = store_calls->next_number(FlightGroup::kCollectives);
+  auto* writer = FlightWriter::current();
+  if (writer == nullptr) return {};
+  auto ticket = writer->begin(*store_calls, {.operation = operation, .number = number, .purpose = key.c_str()});
+  ticket.mark_wait();
+  return ticket;
+}
 
 /// Makes the transports of a group of several ranks: every member comes here.
 void World::State::connect(GroupState& group, const std::string& name) {
@@ -63,6 +81,11 @@ void World::State::connect(GroupState& group, const std::string& name) {
   const auto rank = static_cast<int>(group.rank);
   // Groups of one name are disjoint, so their first rank tells them apart.
   const auto prefix = "group/" + name + "/" + std::to_string(group.flight.ranks().front());
+  FlightTicket ticket;
+  if (auto* writer = FlightWriter::current()) {
+    ticket = writer->begin(group.flight, {.operation = Operation::kBarrier, .purpose = "connections of the group"});
+    ticket.mark_wait();
+  }
   try {
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout->load());
     gloo->devices.push_back(device);
@@ -76,6 +99,7 @@ void World::State::connect(GroupState& group, const std::string& name) {
           c10::make_intrusive<c10d::PrefixStore>(prefix + "/nccl", store), rank, size, nccl);
     }
 #endif
+    ticket.mark_end();
   } catch (const std::exception& reason) {
     const std::string text = reason.what();
     throw CommunicationError("Group " + group.describe() + " could not be made: " + text.substr(0, text.find('\n')));
@@ -87,6 +111,7 @@ World::World(const RankEnvironment& environment, const WorldOptions& options) : 
   state_->options = options;
   state_->timeout = std::make_shared<AtomicTimeout>(options.timeout);
   if (environment.world_size == 1) return;
+  state_->store_calls = std::make_unique<FlightGroup>("store", all_ranks(environment.world_size));
   if (options.device.is_cuda() && !kHasNccl) {
     throw base::UserError({.what = "This build of the program cannot run several ranks on CUDA devices.",
                            .why = "It was built without NCCL.",
@@ -109,11 +134,13 @@ std::vector<std::string> World::exchange(const std::string& key, const std::stri
   const auto prefix = "exchange/" + key + "/";
   std::vector<std::string> keys;
   for (std::int64_t member = 0; member < size(); ++member) keys.push_back(prefix + std::to_string(member));
+  auto ticket = state_->record_store_call(Operation::kAllGather, key);
   try {
     state_->store->set(keys[static_cast<std::size_t>(rank())], to_bytes(text));
     state_->store->wait(keys, state_->options.rendezvous_timeout);
     std::vector<std::string> texts;
     for (const auto& bytes : state_->store->multiGet(keys)) texts.push_back(to_text(bytes));
+    ticket.mark_end();
     return texts;
   } catch (const std::exception& reason) {
     const std::string said = reason.what();
@@ -125,13 +152,13 @@ std::vector<std::string> World::exchange(const std::string& key, const std::stri
 std::string World::announce(const std::string& key, const std::string& text) {
   if (size() == 1) return text;
   const auto full_key = "announce/" + key;
+  auto ticket = state_->record_store_call(Operation::kBroadcast, key);
   try {
-    if (rank() == 0) {
-      state_->store->set(full_key, to_bytes(text));
-      return text;
-    }
+    if (rank() == 0) state_->store->set(full_key, to_bytes(text));
     state_->store->wait({full_key}, state_->options.rendezvous_timeout);
-    return to_text(state_->store->get(full_key));
+    auto announced = to_text(state_->store->get(full_key));
+    ticket.mark_end();
+    return announced;
   } catch (const std::exception& reason) {
     const std::string said = reason.what();
     throw CommunicationError("Rank 0's \"" + key + "\" did not come (" + said.substr(0, said.find('\n')) + ").");
@@ -166,11 +193,7 @@ Group& World::group(const Mesh& mesh, const std::vector<MeshDim>& dims) {
   return group(base::join(names, "-"), mesh.group(rank(), dims));
 }
 
-Group& World::all() {
-  std::vector<std::int64_t> ranks;
-  for (std::int64_t member = 0; member < size(); ++member) ranks.push_back(member);
-  return group("world", ranks);
-}
+Group& World::all() { return group("world", all_ranks(size())); }
 
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> World::groups() const {
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> made;
