@@ -165,7 +165,7 @@ std::string describe_attempt(const AttemptRecord& attempt) {
   for (const std::size_t i : shown) add_details(text, attempt, found, i);
   text.list("who waited for whom:", found.waiting);
   std::vector<std::string> files;
-  for (const auto& file : found.hang_files) files.push_back(file.string());
+  for (const auto& file : found.hang_files) files.push_back(reason_of_hang(file) + ": " + file.string());
   text.list("written when the time was up:", files);
   add_others(text, attempt, found, shown);
   return text.take();
