@@ -12,7 +12,7 @@ import unittest
 from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run
 
 TIMEOUT_S = 120  # a job that hangs fails its test
-PHASE_OFFSET, PHASE_BYTES, PID_OFFSET = 128, 32, 40  # of trace/rank_NNNNN.flight, pharos/comm/flight/format.h
+PHASE_OFFSET, PHASE_BYTES, PID_OFFSET = 136, 32, 40  # of trace/rank_NNNNN.flight, pharos/comm/flight/format.h
 
 
 def phase_of(folder, rank, pid):

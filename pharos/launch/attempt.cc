@@ -54,6 +54,10 @@ std::vector<RankEnd> Attempt::run() {
     if (const std::optional<int> signal = signals_.wait_until(next_deadline())) handle(*signal);
     act_on_deadlines();
   }
+  return ends();
+}
+
+std::vector<RankEnd> Attempt::ends() const {
   std::vector<RankEnd> ends;
   for (const Rank& rank : ranks_) ends.push_back(rank.end);
   return ends;
@@ -117,16 +121,17 @@ void Attempt::reap() {
     rank->is_running = false;
     if (WIFSIGNALED(status)) rank->end.signal = WTERMSIG(status);
     if (WIFEXITED(status)) rank->end.code = WEXITSTATUS(status);
-    note_end(*rank, now);
+    note_end(rank->end, now);
   }
 }
 
-void Attempt::note_end(Rank& rank, std::int64_t time_ns) {
-  RankEnd& end = rank.end;
+void Attempt::note_end(RankEnd& end, std::int64_t time_ns) {
   end.time_ns = time_ns;
   end.was_passed_on = end.signal != 0 && passed_on_.contains(end.signal);
   if (is_failure(end)) {
     set_earlier(terminate_ns_, time_ns + to_ns(patience_.after_failure));
+    if (!has_failed_ && on_failure_) on_failure_(ends());
+    has_failed_ = true;
   } else if (end.code == static_cast<int>(base::ExitCode::kInterrupted)) {
     set_earlier(terminate_ns_, time_ns + to_ns(patience_.after_interruption));
   }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <vector>
@@ -31,7 +32,11 @@ struct Patience {
 /// The ranks of one attempt. Every rank that was started has ended and was reaped when run() returns.
 class Attempt {
  public:
-  Attempt(SignalQueue& signals, const Patience& patience) : signals_(signals), patience_(patience) {}
+  /// `on_failure` is called when the first failure is seen, with all ranks as they are then (`time_ns` 0: still
+  /// running).
+  Attempt(SignalQueue& signals, const Patience& patience,
+          std::function<void(const std::vector<RankEnd>&)> on_failure = nullptr)
+      : signals_(signals), patience_(patience), on_failure_(std::move(on_failure)) {}
 
   /// Starts one rank. On a UserError of a later one, those that run are killed by run().
   void start(std::int64_t rank, const ProcessOptions& options);
@@ -48,18 +53,21 @@ class Attempt {
     bool is_running = true;
   };
   Rank* find(pid_t pid);
+  std::vector<RankEnd> ends() const;
   bool is_any_running() const;
   void handle(int signal);
   void pass_on(int signal);
   void stop_and_continue();
   void reap();
-  void note_end(Rank& rank, std::int64_t time_ns);
+  void note_end(RankEnd& end, std::int64_t time_ns);
   void act_on_deadlines();
   void send_to_running(int signal);
   std::optional<std::int64_t> next_deadline() const;
 
   SignalQueue& signals_;
   Patience patience_;
+  std::function<void(const std::vector<RankEnd>&)> on_failure_;
+  bool has_failed_ = false;
   std::vector<Rank> ranks_;
   std::set<int> passed_on_;
   bool was_asked_to_end_ = false;

@@ -1,10 +1,12 @@
 #include "pharos/launch/evidence.h"
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <variant>
 
 #include "pharos/base/text.h"
+#include "pharos/comm/watchdog.h"
 #include "pharos/launch/rank_logs.h"
 #include "pharos/lens/analysis/span_tree.h"
 #include "pharos/lens/record/ring.h"
@@ -67,12 +69,18 @@ std::vector<std::string> describe_spans(const std::filesystem::path& run_folder,
 
 std::optional<std::filesystem::path> find_hang_file(const std::filesystem::path& run_folder, std::int64_t rank,
                                                     std::filesystem::file_time_type since) {
-  std::filesystem::path path = run_folder / "trace" / comm::flight_file_name(rank);
-  path.replace_extension(".hang.json");
+  const std::filesystem::path path = run_folder / "trace" / comm::hang_file_name(rank);
   std::error_code error;
   const std::filesystem::file_time_type written = std::filesystem::last_write_time(path, error);
   if (error || written < since) return std::nullopt;
   return path;
+}
+
+std::string reason_of_hang(const std::filesystem::path& hang_file) {
+  std::ifstream file(hang_file);
+  const nlohmann::json record = nlohmann::json::parse(file, nullptr, false);
+  const auto found = record.is_object() ? record.find("reason") : record.end();
+  return found != record.end() && found->is_string() ? found->get<std::string>() : "no reason is given";
 }
 
 std::int64_t last_recorded_step(const std::filesystem::path& run_folder) {

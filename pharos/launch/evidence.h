@@ -27,6 +27,9 @@ std::vector<std::string> describe_spans(const std::filesystem::path& run_folder,
 std::optional<std::filesystem::path> find_hang_file(const std::filesystem::path& run_folder, std::int64_t rank,
                                                     std::filesystem::file_time_type since);
 
+/// "reason" of such a file: what did not happen in time.
+std::string reason_of_hang(const std::filesystem::path& hang_file);
+
 /// The highest "step" of the last lines of metrics.jsonl; 0 when there is none.
 std::int64_t last_recorded_step(const std::filesystem::path& run_folder);
 

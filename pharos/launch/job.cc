@@ -34,7 +34,9 @@ class LocalJob {
 
  private:
   int run_attempt(std::int64_t number) {
-    attempt_.emplace(signals_, options_.patience);
+    attempt_.emplace(signals_, options_.patience, [this](const std::vector<RankEnd>& ranks) {
+      record_.early_verdict = judge_now(options_.run_folder, ranks);
+    });
     record_ = {.run_folder = options_.run_folder, .start_time = std::filesystem::file_time_type::clock::now()};
     try {
       start_ranks(number);

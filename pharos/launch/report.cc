@@ -43,15 +43,14 @@ Findings find_out(const AttemptRecord& attempt) {
   Findings found;
   found.failed = failures_in_order(attempt.ends);
   if (found.failed.empty()) return found;
-  std::vector<comm::RankState> known;
   for (const RankEnd& end : attempt.ends) {
     found.states.push_back(find_flight_record(attempt.run_folder, end));
-    if (found.states.back()) known.push_back(*found.states.back());
     if (end.was_stopped) found.stopped.push_back(end.rank);
     const auto file = find_hang_file(attempt.run_folder, end.rank, attempt.start_time);
     if (file) found.hang_files.push_back(*file);
   }
-  const comm::HangVerdict verdict = comm::judge(known);
+  const bool is_early = !attempt.early_verdict.lines.empty();
+  const comm::HangVerdict verdict = is_early ? attempt.early_verdict : judge_now(attempt.run_folder, attempt.ends);
   found.waiting = verdict.lines;
   const RankEnd& first = attempt.ends[found.failed[0]];
   found.is_hang = first.signal == 0 && first.code == static_cast<int>(base::ExitCode::kTrainingFailure) &&
@@ -139,6 +138,14 @@ void add_others(Text& text, const AttemptRecord& attempt, const Findings& found,
 
 }  // namespace
 
+comm::HangVerdict judge_now(const std::filesystem::path& run_folder, const std::vector<RankEnd>& ranks) {
+  std::vector<comm::RankState> known;
+  for (const RankEnd& end : ranks) {
+    if (const auto state = find_flight_record(run_folder, end)) known.push_back(*state);
+  }
+  return comm::judge(known);
+}
+
 std::string describe_attempt(const AttemptRecord& attempt) {
   const Findings found = find_out(attempt);
   Text text;
@@ -158,7 +165,7 @@ std::string describe_attempt(const AttemptRecord& attempt) {
   for (const std::size_t i : shown) add_details(text, attempt, found, i);
   text.list("who waited for whom:", found.waiting);
   std::vector<std::string> files;
-  for (const auto& file : found.hang_files) files.push_back(file.string());
+  for (const auto& file : found.hang_files) files.push_back(reason_of_hang(file) + ": " + file.string());
   text.list("written when the time was up:", files);
   add_others(text, attempt, found, shown);
   return text.take();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "pharos/comm/flight.h"
 #include "pharos/launch/rank_end.h"
 #include "pharos/launch/rank_logs.h"
 
@@ -16,7 +17,12 @@ struct AttemptRecord {
   std::filesystem::path run_folder = {};
   std::vector<LogPart> logs = {};                   ///< by rank
   std::filesystem::file_time_type start_time = {};  ///< what is older in trace/ is not of this attempt
+  comm::HangVerdict early_verdict = {};             ///< judge_now() when the first failure was seen
 };
+
+/// Who holds up whom by the flight records that the ranks have now. Those of ranks that are gone grow old, so this is
+/// best asked at once.
+comm::HangVerdict judge_now(const std::filesystem::path& run_folder, const std::vector<RankEnd>& ranks);
 
 /// Lines for people, each ended; empty when all ranks left with the same code and none failed. Where a watchdog ended
 /// the job, the rank that held up the others is named first and not the one whose watchdog fired.

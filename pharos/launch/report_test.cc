@@ -130,12 +130,15 @@ class Hang : public Report {
                                            .number = group.next_number(comm::FlightGroup::kCollectives),
                                            .purpose = "gradients",
                                            .bytes = 4096};
-            if (rank != 1) record.begin(group, call);
+            if (rank == 1) return;
+            comm::FlightTicket ticket = record.begin(group, call);
+            ticket.mark_start();
+            ticket.mark_wait();
           },
           rank == 1 ? 0 : 3, rank == 1 ? SIGKILL : 0);
     }
     attempt.ends[1].was_told_to = true;
-    base::write_file_atomically(run_folder / "trace/rank_00000.hang.json", "{}");
+    base::write_file_atomically(run_folder / "trace/rank_00000.hang.json", R"({"reason": "no step ended"})");
   }
 };
 
@@ -147,8 +150,8 @@ TEST_F(Hang, NamesTheRankThatTheOthersWaitFor) {
   EXPECT_THAT(text, HasSubstr("rank 1 was in phase step, 5 steps completed"));
   EXPECT_THAT(text, HasSubstr("who waited for whom:\n"));
   EXPECT_THAT(text, HasSubstr("gradients"));
-  EXPECT_THAT(text,
-              HasSubstr("written when the time was up:\n    " + (run_folder / "trace/rank_00000.hang.json").string()));
+  EXPECT_THAT(text, HasSubstr("written when the time was up:\n    no step ended: " +
+                              (run_folder / "trace/rank_00000.hang.json").string()));
   EXPECT_THAT(text, HasSubstr("rank 2 left with code 3"));
 }
 
