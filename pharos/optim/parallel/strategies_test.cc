@@ -10,6 +10,7 @@
 #include <set>
 
 #include "pharos/comm/testing.h"
+#include "pharos/config/schema/enum_names.h"
 #include "pharos/optim/parallel/data_parallel.h"
 #include "pharos/optim/parallel/test_model.h"
 
@@ -220,14 +221,16 @@ TEST(DataParallelGradients, MayBeMissing) {
   }
 }
 
-/// Parameters of one rank of a 2 × 2 mesh (tensor × data).
+/// Parameters of one rank; k has fewer heads than there are tensor-parallel ranks, so that two hold the same.
 struct SplitModel {
   SplitModel(const comm::Mesh& mesh, std::int64_t rank) {
     const auto split = [](int replicas) { return std::vector<tensor::Split>{{0, comm::MeshDim::kTensor, replicas}}; };
+    const int replicas = mesh.size(comm::MeshDim::kTensor) > 1 ? 2 : 1;
     declare("decoder.layers.0.norm", {{"norm", {37}, {}, tensor::Init::constant(1)}}, mesh, rank);
-    declare("decoder.layers.0.qkv",
-            {{"q", {6, 11}, split(1), tensor::Init::normal(1)}, {"k", {2, 11}, split(2), tensor::Init::normal(1)}},
-            mesh, rank);
+    declare(
+        "decoder.layers.0.qkv",
+        {{"q", {8, 11}, split(1), tensor::Init::normal(1)}, {"k", {4, 11}, split(replicas), tensor::Init::normal(1)}},
+        mesh, rank);
     declare("decoder.layers.1.bias", {{"bias", {9}, {}, tensor::Init::normal(1)}}, mesh, rank);
     parameters[0].sum_gradient_over_tensor = true;
   }
@@ -246,54 +249,76 @@ struct SplitModel {
   std::size_t num_declared = 0;
 };
 
-// Four ranks, tensor × data = 2 × 2. Rank (t, d) adds (1 + t) + 10·d to norm and k (partial gradients of values that
-// both tensor ranks hold), the same on both to q and bias. Averaged over d: 3 + 10 for norm and k (summed over t),
-// 1 + 5 for the others. The norm counts 37 norm, 22 k (once), 66 q and 9 bias elements.
-TEST(DataParallelTensor, SumsSharedGradientsAndCountsThemOnce) {
-  for (const auto strategy : kStrategies) {
-    comm::testing::run_ranks(4, [&](comm::World& world) {
-      const comm::Mesh mesh(4, {.tensor = 2});
-      SplitModel model(mesh, world.rank());
-      const double t = static_cast<double>(mesh.coordinate(world.rank(), comm::MeshDim::kTensor));
-      const double d = static_cast<double>(mesh.coordinate(world.rank(), comm::MeshDim::kData));
-      OptimizerOptions optimizer;
-      optimizer.kind = OptimizerOptions::Kind::kSgd;
-      optimizer.clip_grad = 0;
-      optimizer.count_zeros = true;
-      DataParallel parallel(model.all(), parallel_groups(world, mesh, model.all()), mesh, world.rank(),
-                            {.strategy = strategy, .overlap_grad_reduce = true}, optimizer);
-      std::vector<at::Tensor> before;
-      for (auto* parameter : model.all()) before.push_back(tensor::value(*parameter).detach().clone());
-      parallel.begin_step(1);
-      const at::NoGradGuard no_grad;
-      for (std::size_t index : {2, 1, 0}) {
-        tensor::add_gradient(model.parameters[index], [&](at::Tensor main_grad) {
-          main_grad.add_(index == 0 ? 1 + t + 10 * d : 1 + 10 * d);
-          if (index == 1) main_grad.narrow(0, 3, 2).add_(t);
-        });
-      }
-      parallel.finish_gradients();
-      const double norm = parallel.params_norm();
-      const StepResult result = parallel.step(0.5, 0);
-      EXPECT_NEAR(result.grad_norm, std::sqrt((37 + 22) * 13.0 * 13 + (66 + 9) * 6.0 * 6), 1e-5);
-      EXPECT_EQ(result.num_zeros, 0);
-      const auto expect_moved = [&](std::size_t index, const at::Tensor& gradient) {
-        EXPECT_TRUE(at::equal(tensor::value(model.parameters[index]), before[index] - 0.5 * gradient)) << index;
-      };
-      at::Tensor qkv = at::full({5, 11}, 6.0);
-      qkv.narrow(0, 3, 2).fill_(13.0);
-      expect_moved(0, at::full({37}, 13.0));
-      expect_moved(1, qkv);
-      expect_moved(2, at::full({9}, 6.0));
+struct TensorCase {
+  std::int64_t tensor, data;
+  ShardingStrategy strategy;
+};
 
-      // The whole model on one rank has the same norm of parameters.
-      const comm::Mesh alone(1, {});
-      SplitModel whole(alone, 0);
-      DataParallel single(whole.all(), {}, alone, 0, {}, optimizer);
-      EXPECT_NEAR(norm, single.params_norm(), 1e-6 * norm);
-    });
-  }
+class DataParallelTensor : public ::testing::TestWithParam<TensorCase> {};
+
+// Rank (t, d) has the gradient 1 + t + 10·d for norm (held by all tensor ranks) and k (by two neighbours), and the same
+// on all t, 1 + 10·d, for q and bias. Averaged over d, 10·d is a = 5·(data - 1); norm and k are summed over their
+// holders. Every element counts once in the norms.
+TEST_P(DataParallelTensor, SumsSharedGradientsAndCountsThemOnce) {
+  const auto [tensor_size, data_size, strategy] = GetParam();
+  comm::testing::run_ranks(4, [&](comm::World& world) {
+    const comm::Mesh mesh(4, {.tensor = tensor_size});
+    SplitModel model(mesh, world.rank());
+    const auto t = static_cast<double>(mesh.coordinate(world.rank(), comm::MeshDim::kTensor));
+    const auto d = static_cast<double>(mesh.coordinate(world.rank(), comm::MeshDim::kData));
+    OptimizerOptions optimizer;
+    optimizer.kind = OptimizerOptions::Kind::kSgd;
+    optimizer.clip_grad = 0;
+    optimizer.count_zeros = true;
+    DataParallel parallel(model.all(), parallel_groups(world, mesh, model.all()), mesh, world.rank(),
+                          {.strategy = strategy, .overlap_grad_reduce = true}, optimizer);
+    std::vector<at::Tensor> before;
+    for (auto* parameter : model.all()) before.push_back(tensor::value(*parameter).detach().clone());
+    const std::int64_t rows_q = 8 / tensor_size, rows_k = 4 * 2 / tensor_size;
+    parallel.begin_step(1);
+    const at::NoGradGuard no_grad;
+    for (std::size_t index : {2, 1, 0}) {
+      tensor::add_gradient(model.parameters[index], [&](at::Tensor main_grad) {
+        main_grad.add_(index == 0 ? 1 + t + 10 * d : 1 + 10 * d);
+        if (index == 1) main_grad.narrow(0, rows_q, rows_k).add_(t);
+      });
+    }
+    parallel.finish_gradients();
+    const double params_norm = parallel.params_norm();
+    const StepResult result = parallel.step(0.5, 0);
+
+    const auto size = static_cast<double>(tensor_size);
+    const double a = 5.0 * static_cast<double>(data_size - 1);
+    const double norm = size * (size + 1) / 2 + size * a;
+    const auto k_of = [&](double first) { return 2 * first + 3 + 2 * a; };  // (1 + first) + (2 + first)
+    at::Tensor qkv = at::full({rows_q + rows_k, 11}, 1 + a);
+    qkv.narrow(0, rows_q, rows_k).fill_(k_of(t - std::fmod(t, 2)));
+    const at::Tensor gradients[] = {at::full({37}, norm), qkv, at::full({9}, 1 + a)};
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(at::equal(tensor::value(model.parameters[i]), before[i] - 0.5 * gradients[i])) << i;
+    }
+    double squares = 37 * norm * norm + (88 + 9) * (1 + a) * (1 + a);
+    for (double first = 0; first < size; first += 2) squares += 44 * 2 / size * k_of(first) * k_of(first);
+    EXPECT_NEAR(result.grad_norm, std::sqrt(squares), 1e-6 * std::sqrt(squares));
+    EXPECT_EQ(result.num_zeros, 0);
+
+    const comm::Mesh alone(1, {});
+    SplitModel whole(alone, 0);
+    DataParallel single(whole.all(), {}, alone, 0, {}, optimizer);
+    EXPECT_NEAR(params_norm, single.params_norm(), 1e-6 * params_norm);
+  });
 }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DataParallelTensor,
+                         ::testing::Values(TensorCase{2, 2, ShardingStrategy::kNoShard},
+                                           TensorCase{2, 2, ShardingStrategy::kOptim},
+                                           TensorCase{2, 2, ShardingStrategy::kOptimGrads},
+                                           TensorCase{2, 2, ShardingStrategy::kOptimGradsParams},
+                                           TensorCase{4, 1, ShardingStrategy::kOptim}),
+                         [](const auto& tested) {
+                           return "tp" + std::to_string(tested.param.tensor) + "_" +
+                                  config::enum_name(tested.param.strategy);
+                         });
 
 }  // namespace
 }  // namespace pharos::optim
