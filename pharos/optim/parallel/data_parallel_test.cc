@@ -76,7 +76,7 @@ Outcome run_alone(const Case& c, std::int64_t num_ranks) {
 /// Fragments of all ranks' states, put together: value and number of holders of each element.
 class Assembly {
  public:
-  void add(const TestModel& model, std::size_t index, std::string_view name, const at::Tensor& tensor,
+  void add(const TestModel& model, bool is_whole, std::size_t index, std::string_view name, const at::Tensor& tensor,
            std::int64_t first) {
     const std::lock_guard lock(mutex_);
     auto& [values, holders] = tensors_[{index, std::string(name)}];
@@ -84,8 +84,8 @@ class Assembly {
       values = at::zeros({model[index].data.numel()}, at::kFloat);
       holders = at::zeros({model[index].data.numel()}, at::kInt);
     }
-    const bool is_whole = tensor.numel() == values.numel();
     EXPECT_EQ(tensor.dim(), is_whole ? model[index].data.dim() : 1);
+    EXPECT_TRUE(!is_whole || tensor.numel() == values.numel());
     values.narrow(0, first, tensor.numel()).copy_(tensor.detach().reshape(-1));
     holders.narrow(0, first, tensor.numel()).add_(1);
   }
@@ -137,7 +137,7 @@ void train(const Case& c, comm::World& world, const Outcome& reference, Assembly
   expect_equal(model.values(), reference.values, tolerance);
   EXPECT_NEAR(parallel.params_norm(), reference.params_norm, 1e-6 * reference.params_norm);
   parallel.for_each_state([&](std::size_t index, std::string_view name, const at::Tensor& tensor, std::int64_t first) {
-    assembly.add(model, index, name, tensor, first);
+    assembly.add(model, parallel.holds_whole_states(), index, name, tensor, first);
   });
 }
 
