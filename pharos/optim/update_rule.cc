@@ -21,7 +21,7 @@ UpdateRule::UpdateRule(const std::vector<at::Tensor>& values, const UpdateTarget
     Group group{.decays = decays, .indices = {}, .values = {}, .gradients = {}};
     for (std::size_t index = 0; index < values.size(); ++index) {
       const UpdateSlot& slot = target.slots[index];
-      if (slot.decays != decays) continue;
+      if (slot.decays != decays || slot.value.numel() == 0) continue;
       PHAROS_CHECK(values[index].scalar_type() == at::kFloat && values[index].sizes() == slot.gradient.sizes(),
                    slot.name + ": the updated values are fp32 of the gradient's shape");
       group.indices.push_back(index);

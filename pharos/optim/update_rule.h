@@ -18,13 +18,14 @@ struct UpdateInput {
   double gradient_divisor = 1;  ///< the update uses gradient / divisor: loss scale and clipping in one
 };
 
-/// index: of the parameter in the order given. tensor: fp32, writable in place, either with the parameter's shape, or
-/// one-dimensional: the elements of the flattened parameter from first_element on that this rank holds.
+/// index: of the parameter in the order given. tensor: fp32, writable in place, either of the parameter's shape, or a
+/// fragment: one-dimensional, the elements of the flattened parameter from first_element on that this rank holds, which
+/// may be none.
 using StateVisitor =
     std::function<void(std::size_t index, std::string_view name, const at::Tensor& tensor, std::int64_t first_element)>;
 
 /// A parameter, or the fragment of one that this rank updates. `value` and `gradient` have the parameter's shape, or
-/// one dimension in case of a fragment.
+/// one dimension in case of a fragment, which may be empty.
 struct UpdateSlot {
   std::size_t parameter = 0;
   std::string name;
@@ -35,7 +36,7 @@ struct UpdateSlot {
   std::int64_t offset = 0;  ///< in flat buffers of UpdateTarget::num_elements
 };
 
-/// Everything one rank updates, in forward order. May be empty.
+/// Everything one rank updates, in forward order.
 struct UpdateTarget {
   std::vector<UpdateSlot> slots;
   std::int64_t num_elements = 0;  ///< of a flat buffer that has a place for every slot

@@ -101,8 +101,7 @@ UpdateTarget DataParallel::make_target() const {
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const std::int64_t count = layout_.num_elements_of(index);
     const Fragment part = fragment_of(layout_, held_ranges_, index, 0, count);
-    if (part.num_elements == 0) continue;
-    const auto shape = part.num_elements == count ? layout_.shapes[index] : std::vector{part.num_elements};
+    const auto shape = holds_whole_states() ? layout_.shapes[index] : std::vector{part.num_elements};
     const auto held_view = [&](const std::vector<at::Tensor>& held) {
       return held[part.range].narrow(0, part.offset_in_range, part.num_elements).view(shape);
     };

@@ -25,8 +25,9 @@
 
 namespace pharos::optim {
 
-/// index: of the parameter. values: in the parameter's type, writable in place: with the parameter's shape, or
-/// one-dimensional, the elements of the flattened parameter from first_element on that this rank holds.
+/// index: of the parameter. values: in the parameter's type, writable in place: of the parameter's shape, or a
+/// fragment: one-dimensional, the elements of the flattened parameter from first_element on that this rank holds; may
+/// be empty.
 using ValueVisitor = std::function<void(std::size_t index, const at::Tensor& values, std::int64_t first_element)>;
 
 class DataParallel : public tensor::ParameterKeeper {
@@ -55,11 +56,11 @@ class DataParallel : public tensor::ParameterKeeper {
   /// Among the gradients that this rank holds, after finish_gradients(); in forward order.
   std::vector<std::string> non_finite_parameters() const;
 
-  /// Every state tensor that this rank holds (Optimizer::for_each_state). Without sharding all data-parallel ranks hold
-  /// the same, with it each element is held by one of them.
+  /// The state tensors of every parameter (Optimizer::for_each_state): whole and the same on all data-parallel ranks
+  /// where holds_whole_states(), else fragments, each element on one of them.
   void for_each_state(const StateVisitor& visit) { optimizer_->for_each_state(visit); }
-  /// The values that this rank holds: whole parameters, with optim_grads_params fragments. After writing to them call
-  /// copy_data_to_main() or copy_main_to_data().
+  /// The values of every parameter: whole where holds_whole_values(), else fragments. After writing to them call
+  /// copy_data_to_main(), or copy_main_to_data() where main parameters were written too.
   void for_each_value(const ValueVisitor& visit);
   bool holds_whole_states() const { return !shards_states(options_.strategy); }
   bool holds_whole_values() const { return !shards_values(options_.strategy); }

@@ -149,20 +149,14 @@ void ShardedGradientSync::start_microbatch_rest() {
 void ShardedGradientSync::start_next() {
   const std::size_t bucket = next_bucket_++;
   const Bucket& range = layout_.buckets[bucket];
-  // One under way beside the one that starts: memory for two buckets, and time for a bucket's backward pass.
-  while (flights_.size() > 1) add_oldest();
+  finish();  // one reduction at a time beside the bucket that fills: memory for two, a bucket's backward pass to hide
+             // in
   at::Tensor buffer = std::exchange(buffers_[bucket], {});
   if (!buffer.defined()) buffer = at::zeros({range.end - range.begin}, shard_.options());  // others may have gradients
   for (const std::size_t index : range.parameters) parameters_[index]->main_grad.reset();
-  flights_.push_back({bucket, reducer_.start(buffer, bucket)});
+  in_flight_ = bucket;
+  reduction_ = reducer_.start(buffer, bucket);
   if (!overlaps_) finish();
-}
-
-void ShardedGradientSync::add_oldest() {
-  Flight& flight = flights_.front();
-  flight.reduction.work.wait();
-  held_[flight.bucket].add_(flight.reduction.result);
-  flights_.pop_front();
 }
 
 void ShardedGradientSync::start_remaining() {
@@ -170,7 +164,10 @@ void ShardedGradientSync::start_remaining() {
 }
 
 void ShardedGradientSync::finish() {
-  while (!flights_.empty()) add_oldest();
+  if (!reduction_) return;
+  reduction_->work.wait();
+  held_[in_flight_].add_(reduction_->result);
+  reduction_.reset();
 }
 
 }  // namespace pharos::optim

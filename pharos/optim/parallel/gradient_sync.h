@@ -5,8 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <deque>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "pharos/comm/group.h"
@@ -97,7 +96,6 @@ class ShardedGradientSync : public GradientSync {
   void begin_microbatch();
   void start_microbatch_rest();
   void start_next();
-  void add_oldest();
 
   std::vector<tensor::Parameter*> parameters_;
   const FlatLayout& layout_;
@@ -110,11 +108,8 @@ class ShardedGradientSync : public GradientSync {
   std::vector<std::size_t> pending_;
   std::size_t next_bucket_ = 0;
   int microbatches_left_ = 0;  ///< not fully started, the one at hand included
-  struct Flight {
-    std::size_t bucket;
-    BucketReducer::Reduction reduction;
-  };
-  std::deque<Flight> flights_;
+  std::size_t in_flight_ = 0;  ///< the bucket of reduction_
+  std::optional<BucketReducer::Reduction> reduction_;
 };
 
 }  // namespace pharos::optim

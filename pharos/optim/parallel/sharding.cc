@@ -35,8 +35,7 @@ FlatLayout data_parallel_layout(const std::vector<tensor::Parameter*>& parameter
   if (options.bucket_size) {
     layout.bucket_size = *options.bucket_size;
   } else if (options.num_buckets) {
-    std::int64_t num_elements = 0;
-    for (const auto* parameter : parameters) num_elements += parameter->data.numel();
+    const std::int64_t num_elements = make_layout(parameters, {}).num_elements;
     layout.bucket_size = std::max<std::int64_t>(1, (num_elements + *options.num_buckets - 1) / *options.num_buckets);
   } else if (shards_gradients(options.strategy)) {
     layout.along_layers = true;

@@ -15,10 +15,10 @@ struct DataParallelOptions {
   bool overlap_grad_reduce = false;   ///< reduce a bucket as soon as its gradients are complete
   bool overlap_param_gather = false;  ///< gather values while others are in use
   bool average_in_collective = false;
-  bool reduce_in_fp32 = true;               ///< false: in the type of the parameters
-  bool averages = true;                     ///< over the data-parallel ranks; false: sums (per-token loss)
-  std::optional<std::int64_t> bucket_size;  ///< elements
-  std::optional<std::int64_t> num_buckets;
+  bool reduce_in_fp32 = true;                    ///< false: in the type of the parameters
+  bool averages = true;                          ///< over the data-parallel ranks; false: sums (per-token loss)
+  std::optional<std::int64_t> bucket_size = {};  ///< elements
+  std::optional<std::int64_t> num_buckets = {};
 };
 
 /// The strategy no_shard with ddp.use_distributed_optimizer shards optimizer states, as in Megatron.
