@@ -30,13 +30,13 @@ const FileHeader& check_header(const base::MappedFile& file) {
   if (file.size_bytes() < internal::kPageBytes) fail(file.path(), "it is shorter than a header");
   const auto& header = *reinterpret_cast<const FileHeader*>(file.data());
   if (std::memcmp(header.magic, internal::kRingMagic, sizeof header.magic) != 0) fail(file.path(), "wrong magic");
-  if (header.version != internal::kRingVersion || header.record_bytes != sizeof(RingRecord) ||
-      header.num_open_slots != internal::kNumOpenSlots) {
+  if (header.version != internal::kRingVersion) {
     fail(file.path(), "version " + std::to_string(header.version) + ", this program reads version " +
                           std::to_string(internal::kRingVersion));
   }
   const std::uint32_t records = header.ring_records;
-  const bool is_sound = records != 0 && (records & (records - 1)) == 0 && records <= (1u << 26) &&
+  const bool is_sound = header.record_bytes == sizeof(RingRecord) && header.num_open_slots == internal::kNumOpenSlots &&
+                        records != 0 && (records & (records - 1)) == 0 && records <= (1u << 26) &&
                         header.region_bytes == internal::region_bytes(records) &&
                         header.names_offset == internal::kPageBytes &&
                         header.regions_offset == internal::kPageBytes + internal::kNamesBytes &&

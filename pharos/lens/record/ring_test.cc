@@ -16,6 +16,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/lens/record/ring_format.h"
 #include "pharos/lens/test_support.h"
 
 namespace pharos::lens {
@@ -186,9 +187,22 @@ TEST(Ring, ForeignAndDamagedFilesAreErrorsOrLoseOnlyTheDamage) {
   EXPECT_THROW(read_damaged(""), base::UserError);
   EXPECT_THROW(read_damaged(whole.substr(0, 100)), base::UserError);
   EXPECT_THROW(read_damaged("x" + whole.substr(1)), base::UserError);
-  std::string other_version = whole;
-  other_version[8] = 9;
-  EXPECT_THROW(read_damaged(other_version), base::UserError);
+  const auto said_of = [&](std::size_t position) -> std::string {
+    std::string bytes = whole;
+    bytes[position] = 9;
+    try {
+      read_damaged(bytes);
+      return "";
+    } catch (const base::UserError& error) {
+      return error.parts().what;
+    }
+  };
+  EXPECT_THAT(said_of(offsetof(internal::FileHeader, version)), testing::HasSubstr("version 9, this program reads"));
+  for (const std::size_t position :
+       {offsetof(internal::FileHeader, record_bytes), offsetof(internal::FileHeader, ring_records),
+        offsetof(internal::FileHeader, num_open_slots)}) {
+    EXPECT_THAT(said_of(position), testing::HasSubstr("its header is damaged"));
+  }
   EXPECT_THROW(read_damaged(whole.substr(0, whole.size() - 1)), base::UserError);  // its region is not whole
   // Any byte may be wrong without harm to the reader.
   for (std::size_t position = 0; position < whole.size(); position += position < 4096 ? 17 : 1009) {

@@ -175,7 +175,27 @@ void check_exporter(const LensConfig& config) {
        .fix = is_only_case ? "Write it in lower case: " + lower + "." : "Use otlp, console or file."});
 }
 
+/// nemo-lens chooses exporters by its own variables and reads none of these; one that asks for something else than
+/// what happens must not be ignored in silence.
+void warn_of_standard_exporter(const Environment& environment, const LensConfig& config, const char* signal,
+                               bool is_sent, std::vector<std::string>& warnings) {
+  const std::string name = std::string("OTEL_") + signal + "_EXPORTER";
+  const auto asked = environment.get_nonblank(name);
+  if (!asked || lower_case(*asked) == (is_sent ? config.exporter : "none")) return;
+  warnings.push_back(name + " = '" + *asked + "' has no effect, as in nemo-lens: MEGATRON_OTEL_EXPORTER (here " +
+                     config.exporter + ") chooses where telemetry goes, MEGATRON_OTEL_" + signal + "_ENABLED (here " +
+                     (is_sent ? "1" : "0") + ") whether these do.");
+}
+
 }  // namespace
+
+void warn_of_standard_exporters(const Environment& environment, const LensConfig& config,
+                                std::vector<std::string>& warnings) {
+  if (!config.enabled) return;
+  warn_of_standard_exporter(environment, config, "TRACES", config.traces_enabled, warnings);
+  warn_of_standard_exporter(environment, config, "METRICS", config.metrics_enabled, warnings);
+  warn_of_standard_exporter(environment, config, "LOGS", config.logs_enabled, warnings);
+}
 
 LensConfig load_lens_config(const Environment& environment, const LoadOptions& options,
                             std::vector<std::string>& warnings) {
