@@ -45,8 +45,8 @@ bool is_written(const ResolvedConfig& resolved, const Field& field) {
 
 }  // namespace
 
-std::string to_yaml(const ResolvedConfig& resolved, bool is_file) {
-  std::string text(is_file ? kFirstLine : "");
+std::string to_recipe_yaml(const ResolvedConfig& resolved) {
+  std::string text;
   if (!resolved.recipe_name.empty())
     text += "description: " + to_flow_text(Value::of_string("resolved from recipe " + resolved.recipe_name)) + "\n";
   if (!resolved.parameters.empty()) {
@@ -72,8 +72,11 @@ std::string to_yaml(const ResolvedConfig& resolved, bool is_file) {
     }
     if (!body.empty()) text += "  " + section + ":\n" + body;
   }
-  if (is_file) text += kLastLine;
   return text;
+}
+
+std::string to_yaml(const ResolvedConfig& resolved) {
+  return std::string(kFirstLine) + to_recipe_yaml(resolved) + std::string(kLastLine);
 }
 
 void check_is_whole(std::string_view text, const std::filesystem::path& path) {

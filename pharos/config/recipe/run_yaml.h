@@ -12,8 +12,11 @@
 namespace pharos::config {
 
 /// YAML text of all fields that act or that were set, with `# origin` behind every value. Reading it back with
-/// load_run_yaml() gives the same RunConfig. `is_file`: between a first and a last line that show whether it is whole.
-std::string to_yaml(const ResolvedConfig& resolved, bool is_file = true);
+/// load_run_yaml() gives the same RunConfig.
+std::string to_recipe_yaml(const ResolvedConfig& resolved);
+
+/// The same as a file: between a first and a last line that show whether it is whole.
+std::string to_yaml(const ResolvedConfig& resolved);
 
 /// A UserError naming `path` if `text` begins as to_yaml() does and does not end so. Such a file would be read without
 /// complaint: every line is optional.

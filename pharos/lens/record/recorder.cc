@@ -29,7 +29,7 @@ constinit thread_local ThreadCache thread_cache;
 namespace {
 
 /// A span must not push all others out of the ring.
-constexpr std::size_t kMaxSpillBytes = 64 * 1024;
+constexpr std::size_t kMaxSpillBytes = std::size_t{64} * 1024;
 
 constinit std::atomic<Session*> current_session{nullptr};
 

@@ -25,6 +25,10 @@ using internal::RingRecord;
                          .fix = "Give a file trace/rank_N.ring of a run folder."});
 }
 
+[[noreturn]] void fail_cut(const base::MappedFile& file) {
+  fail(file.path(), "it was cut off after " + std::to_string(file.size_bytes()) + " bytes");
+}
+
 /// Checks everything that offsets are computed from.
 const FileHeader& check_header(const base::MappedFile& file) {
   if (file.size_bytes() < internal::kPageBytes) fail(file.path(), "it is shorter than a header");
@@ -39,9 +43,9 @@ const FileHeader& check_header(const base::MappedFile& file) {
                         records != 0 && (records & (records - 1)) == 0 && records <= (1u << 26) &&
                         header.region_bytes == internal::region_bytes(records) &&
                         header.names_offset == internal::kPageBytes &&
-                        header.regions_offset == internal::kPageBytes + internal::kNamesBytes &&
-                        header.regions_offset <= file.size_bytes();
+                        header.regions_offset == internal::kPageBytes + internal::kNamesBytes;
   if (!is_sound) fail(file.path(), "its header is damaged");
+  if (header.regions_offset > file.size_bytes()) fail_cut(file);
   return header;
 }
 
@@ -161,7 +165,7 @@ RingContents read_ring(const std::filesystem::path& path) {
     if (offset + header.region_bytes > file.size_bytes()) {
       // A thread that began to record after the file was mapped made it longer; the header is newer than the map.
       if (std::filesystem::file_size(path) >= offset + header.region_bytes) break;
-      fail(path, "it was cut off after " + std::to_string(file.size_bytes()) + " bytes");
+      fail_cut(file);
     }
     const RegionReader region(file.data() + offset, header, names);
     region.read_open(contents);

@@ -119,9 +119,9 @@ TEST(Ring, ManyThreadsAtOnceAndAReaderBeside) {
   constexpr int kThreads = 4;
   constexpr int kSpans = 2000;
   std::atomic<int> running{kThreads};
-  std::vector<std::thread> threads;
+  std::vector<std::thread> threads(kThreads);
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([t, &running] {
+    threads[static_cast<std::size_t>(t)] = std::thread([t, &running] {
       for (int i = 0; i < kSpans; ++i) {
         PHAROS_SPAN(outer, Group::kStep, "test.outer", {"thread", t}, {"i", i});
         PHAROS_SPAN(inner, Group::kLayer, "test.inner");
@@ -139,6 +139,7 @@ TEST(Ring, ManyThreadsAtOnceAndAReaderBeside) {
   EXPECT_EQ(memory.telemetry().counts().overwritten, 0u);
   ASSERT_EQ(spans.size(), 2u * kThreads * kSpans);
   std::vector<std::uint64_t> ids;
+  ids.reserve(spans.size());
   for (const SpanData& span : spans) ids.push_back(span.context.span_id);
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::adjacent_find(ids.begin(), ids.end()), ids.end());
