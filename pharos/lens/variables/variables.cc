@@ -37,6 +37,12 @@ constexpr VariableDescription kVariables[] = {
     {"MEGATRON_LOGGING_LEVEL", false, "", "Lowest level of messages: 10, 20, 30, 40, 50 as in Python, or a name.", ""},
 
     {"OTEL_SDK_DISABLED", false, "false", "true: nothing is recorded or sent.", ""},
+    {"OTEL_TRACES_EXPORTER", false, "", "Has no effect: P_EXPORTER and P_TRACES_ENABLED choose.",
+     "Warned of where it asks for something else. nemo-lens ignores it."},
+    {"OTEL_METRICS_EXPORTER", false, "", "Has no effect: P_EXPORTER and P_METRICS_ENABLED choose.",
+     "Warned of where it asks for something else. nemo-lens ignores it."},
+    {"OTEL_LOGS_EXPORTER", false, "", "Has no effect: P_EXPORTER and P_LOGS_ENABLED choose.",
+     "Warned of where it asks for something else. nemo-lens ignores it."},
     {"OTEL_RESOURCE_ATTRIBUTES", false, "",
      "Further resource attributes: key=value, separated by commas, percent-coded.",
      "What telemetry sets itself wins, as in nemo-lens; that is warned of."},
