@@ -137,7 +137,7 @@ checkpoint::Contents Trainer::contents() {
                        bool is_fragment) {
     contents.push_back({.parameter = parameters[index],
                         .kind = std::string(kind),
-                        .values = is_fragment ? values.view(-1) : values,
+                        .values = values,
                         .first_element = first_element,
                         .is_fragment = is_fragment});
   };
