@@ -120,6 +120,16 @@ constexpr VariableDescription kVariables[] = {
     {"K8S_NODE_NAME", false, "", "k8s.node.name.", ""},
     {"K8S_CONTAINER_NAME", false, "", "k8s.container.name.", ""},
     {"K8S_JOB_NAME", false, "", "k8s.job.name.", ""},
+
+    {"SLURM_JOB_START_TIME", false, "",
+     "When the scheduler started the job, seconds since 1970: start of the span pre_startup.", ""},
+    {"LENS_LAUNCH_SCRIPT_START_TIME", false, "",
+     "When the launch script began: end of pre_startup, start of megatron.startup.", ""},
+    {"LENS_LAUNCH_SCRIPT_PRESRUN_TIME", false, "",
+     "When it started the processes: end of megatron.startup.launch_script.", ""},
+    {"NVRX_LAUNCH_TIME", false, "",
+     "Set by a restarting launcher: the stamps above do not count, they are of the first start.", ""},
+    {"NVRX_CYCLE_START_TIME", false, "", "Set at all: this is a restart, as with NVRX_CYCLE above 0.", ""},
 };
 
 }  // namespace
