@@ -166,24 +166,23 @@ std::string World::announce(const std::string& key, const std::string& text) {
 }
 
 Group& World::group(const std::string& name, const std::vector<std::int64_t>& ranks) {
-  auto& known = state_->groups[name];
-  if (known) {
-    PHAROS_CHECK(known->ranks() == ranks, "group " + name + " was made of other ranks");
-    return *known;
+  if (const auto known = state_->groups.find(name); known != state_->groups.end()) {
+    PHAROS_CHECK(known->second->ranks() == ranks, "group " + name + " was made of other ranks");
+    return *known->second;
   }
   const auto self = std::ranges::find(ranks, rank());
   PHAROS_CHECK(self != ranks.end() && std::ranges::is_sorted(ranks), "group " + name + " needs this rank, in order");
-  auto* raw = new GroupState{.flight = FlightGroup(name, ranks),
-                             .rank = self - ranks.begin(),
-                             .timeout = state_->timeout,
-                             .host_backend = nullptr,
-                             .cuda_backend = nullptr,
-                             .failure = {}};
-  std::unique_ptr<GroupState> group(raw);
+  std::unique_ptr<GroupState> group(new GroupState{.flight = FlightGroup(name, ranks),
+                                                   .rank = self - ranks.begin(),
+                                                   .timeout = state_->timeout,
+                                                   .host_backend = nullptr,
+                                                   .cuda_backend = nullptr,
+                                                   .failure = {}});
   if (ranks.size() > 1) state_->connect(*group, name);
-  known.reset(new Group(std::move(group)));
-  state_->order.push_back(known.get());
-  return *known;
+  auto& made = state_->groups[name];
+  made.reset(new Group(std::move(group)));
+  state_->order.push_back(made.get());
+  return *made;
 }
 
 Group& World::group(const Mesh& mesh, const std::vector<MeshDim>& dims) {
