@@ -175,7 +175,6 @@ Group& World::group(const std::string& name, const std::vector<std::int64_t>& ra
   PHAROS_CHECK(self != ranks.end() && std::ranges::is_sorted(ranks), "group " + name + " needs this rank, in order");
   auto* raw = new GroupState{.flight = FlightGroup(name, ranks),
                              .rank = self - ranks.begin(),
-                             .device = state_->options.device,
                              .timeout = state_->timeout,
                              .host_backend = nullptr,
                              .cuda_backend = nullptr,
