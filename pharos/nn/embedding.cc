@@ -39,23 +39,23 @@ struct EmbedFunction : torch::autograd::Function<EmbedFunction> {
   }
 };
 
-/// Rows of this rank's part of the table for the indices in it, zeros for the others.
-at::Tensor embed_own_rows(const at::Tensor& local, const at::Tensor& outside, const at::Tensor& table) {
-  return at::embedding(table, local.masked_fill(outside, 0)).masked_fill_(outside.unsqueeze(-1), 0);
-}
-
 struct EmbedVocabularyFunction : torch::autograd::Function<EmbedVocabularyFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& indices, const at::Tensor& /*weight_data*/,
                             const tensor::Parameter* weight, const TensorParallel& parallel) {
     const at::Tensor table = tensor::value(*weight).detach();
     const std::int64_t rows = table.size(0);
+    // No rank would miss such an index, and its row would silently be zero.
+    at::_assert_async((indices >= 0).logical_and_(indices < rows * parallel.size()).all(),
+                      "a token is not in the table");
     const at::Tensor local = indices - rows * parallel.rank();
     const at::Tensor outside = (local < 0).logical_or_(local >= rows);
-    context->save_for_backward({local, outside});
+    const at::Tensor own = local.masked_fill(outside, 0);
+    context->save_for_backward({own, outside});
     context->saved_data["weight"] = reinterpret_cast<std::int64_t>(weight);
     context->saved_data["group"] = reinterpret_cast<std::int64_t>(parallel.group);
     context->saved_data["sequence"] = parallel.sequence;
-    return reduce_output(embed_own_rows(local, outside, table), parallel, "vocabulary-parallel embedding");
+    const at::Tensor found = at::embedding(table, own).masked_fill_(outside.unsqueeze(-1), 0);
+    return reduce_output(found, parallel, "vocabulary-parallel embedding");
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -67,9 +67,9 @@ struct EmbedVocabularyFunction : torch::autograd::Function<EmbedVocabularyFuncti
     if (parallel.splits_tokens()) {
       grad = TokenGather(grad, parallel, "vocabulary-parallel embedding gradient").wait();
     }
-    const at::Tensor own = saved[1].logical_not().reshape(-1).nonzero().squeeze(1);
-    add_row_gradients(*weight, saved[0].reshape(-1).index_select(0, own),
-                      grad.reshape({-1, grad.size(-1)}).index_select(0, own));
+    // Rows of other ranks add zeros to the first one: to count the own ones a GPU would have to be waited for.
+    grad = grad.masked_fill(saved[1].unsqueeze(-1), 0);
+    add_row_gradients(*weight, saved[0].reshape(-1), grad.reshape({-1, grad.size(-1)}));
     return {{}, {}, {}, {}};
   }
 };

@@ -48,6 +48,7 @@ struct VocabularyParallelCrossEntropy : torch::autograd::Function<VocabularyPara
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits, const at::Tensor& labels,
                             std::int64_t vocab_size, const TensorParallel& parallel) {
     const std::int64_t width = logits.size(-1), first = width * parallel.rank();
+    at::_assert_async((labels >= 0).logical_and_(labels < vocab_size).all(), "a label is not in the vocabulary");
     const std::int64_t columns = std::clamp<std::int64_t>(vocab_size - first, 0, width);  // that are no padding
     const at::Tensor scores = logits.detach().reshape({-1, width}).to(at::kFloat).contiguous();
     scores.narrow(1, columns, width - columns).fill_(-std::numeric_limits<float>::infinity());

@@ -140,6 +140,27 @@ TEST(Memory, ActivationsOfLlama27mByHand) {
   EXPECT_DOUBLE_EQ(plan.memory.part("main_parameters"), 0);
 }
 
+// The same by hand on two tensor-parallel ranks: halves of heads and of the inner width; the two inputs of norms, the
+// two normalised and the final norm's pair are whole, or with sequence parallelism halves. At the output layer the
+// input gradient comes on top; with divided tokens, of 8 sequences, it exists before and after it is put in order,
+// beside the gathered input, and half of it is the result.
+TEST(Memory, ActivationsOnTensorParallelRanksByHand) {
+  const std::vector<std::string> overrides{"model.tensor_model_parallel_size=2", "train.global_batch_size=16"};
+  const double token = 2048.0 * 4, divided = 7 * 256 + 3 * 688 + 4;
+  const Plan plain = plan_of(overrides, 2);
+  EXPECT_EQ(plain.memory.phase, "loss");
+  EXPECT_DOUBLE_EQ(plain.memory.part("activations"), token * (6 * (4 * 512 + 2 + divided) + 2 * 512 + 1));
+  EXPECT_DOUBLE_EQ(plain.memory.part("logits"), token * 4096);
+  EXPECT_DOUBLE_EQ(plain.memory.part("transient"), token * 512);
+  std::vector<std::string> with_sequence = overrides;
+  with_sequence.emplace_back("model.sequence_parallel=true");
+  const Plan sequence = plan_of(with_sequence, 2);
+  EXPECT_EQ(sequence.memory.phase, "loss");
+  EXPECT_DOUBLE_EQ(sequence.memory.part("activations"), token * (6 * (4 * 256 + 1 + divided) + 512 + 0.5));
+  EXPECT_DOUBLE_EQ(sequence.memory.part("logits"), token * 4096);
+  EXPECT_DOUBLE_EQ(sequence.memory.part("transient"), token * (3 * 512 + 256));
+}
+
 TEST(Memory, RecomputationKeepsLess) {
   const auto activations = [](std::vector<std::string> overrides) {
     const Plan plan = plan_of(std::move(overrides));

@@ -238,6 +238,20 @@ TEST_P(ParallelLayers, DropoutOfTokens) {
   });
 }
 
+TEST(ParallelTokens, ThatNoRankHoldsAreRefused) {
+  comm::testing::run_ranks(2, [](comm::World& world) {
+    const TensorParallel parallel{&world.all(), false};
+    const tensor::Parameter table = parameter_of(at::randn({4, 4}));  // 8 rows on two ranks
+    EXPECT_NO_THROW(embed_vocabulary(at::full({1, 2}, 7, at::kLong), table, parallel));
+    for (const std::int64_t token : {-1, 8}) {
+      EXPECT_ANY_THROW(embed_vocabulary(at::full({1, 2}, token, at::kLong), table, parallel)) << token;
+    }
+    for (const std::int64_t label : {-1, 7}) {
+      EXPECT_ANY_THROW(cross_entropy(at::randn({1, 2, 4}), at::full({1, 2}, label, at::kLong), 7, parallel)) << label;
+    }
+  });
+}
+
 TEST(ParallelTokens, ThatDoNotDivideAreRefused) {
   comm::testing::run_ranks(2, [](comm::World& world) {
     RowLinear layer{parameter_of(at::randn({4, 4})), std::nullopt, {&world.all(), true}};
