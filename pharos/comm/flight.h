@@ -41,6 +41,7 @@ struct RankState {
   std::int64_t step = 0;         ///< completed
   std::int64_t progress_ns = 0;  ///< CLOCK_MONOTONIC of the last step or phase
   std::int64_t alive_ns = 0;     ///< when the watchdog last showed itself; 0: there is none
+  bool has_ended = false;        ///< set by who has seen the process end; its record cannot say so
   std::vector<Flight> flights;   ///< oldest first; pending ones are never pushed out by finished ones
 };
 

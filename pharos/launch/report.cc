@@ -141,7 +141,10 @@ void add_others(Text& text, const AttemptRecord& attempt, const Findings& found,
 comm::HangVerdict judge_now(const std::filesystem::path& run_folder, const std::vector<RankEnd>& ranks) {
   std::vector<comm::RankState> known;
   for (const RankEnd& end : ranks) {
-    if (const auto state = find_flight_record(run_folder, end)) known.push_back(*state);
+    auto state = find_flight_record(run_folder, end);
+    if (!state) continue;
+    state->has_ended = end.time_ns != 0;
+    known.push_back(std::move(*state));
   }
   return comm::judge(known);
 }

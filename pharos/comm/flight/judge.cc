@@ -144,7 +144,7 @@ class Judge {
   /// Everybody is in the call and it does not end.
   std::string describe_complete(const CallKey& key, const std::vector<std::int64_t>& here, const std::string& since) {
     std::map<std::string, std::vector<std::int64_t>> variants;
-    std::vector<std::int64_t> silent;
+    std::vector<std::int64_t> silent, ended;
     for (const auto member : here) {
       const auto* flight = flight_at(member, key);
       const auto* state = states_.at(member);
@@ -155,6 +155,7 @@ class Judge {
                  std::to_string(flight->bytes) + " bytes) \"" + flight->purpose + "\""]
             .push_back(member);
       }
+      if (state->has_ended) ended.push_back(member);
       if (state->alive_ns != 0 && now_.at(state->host) - state->alive_ns > kSilenceNs) silent.push_back(member);
     }
     if (has_mismatch(key, here)) {
@@ -164,6 +165,11 @@ class Judge {
         verdict_.culprits.insert(verdict_.culprits.end(), ranks.begin(), ranks.end());
       }
       return text;
+    }
+    if (!ended.empty()) {
+      verdict_.culprits.insert(verdict_.culprits.end(), ended.begin(), ended.end());
+      return "all came, the last " + since + " ago, but " + list_of(ended) + (ended.size() == 1 ? " has" : " have") +
+             " ended";
     }
     if (!silent.empty()) {
       verdict_.culprits.insert(verdict_.culprits.end(), silent.begin(), silent.end());

@@ -82,7 +82,8 @@ std::string to_yaml(const ResolvedConfig& resolved) {
 void check_is_whole(std::string_view text, const std::filesystem::path& path) {
   const bool is_cut_in_first_line = !text.empty() && kFirstLine.starts_with(text);
   const bool is_ours = is_cut_in_first_line || text.starts_with(kFirstLine);
-  if (!is_ours || text.ends_with("\n" + std::string(kLastLine))) return;
+  const std::string last_line = std::string("\n").append(kLastLine);
+  if (!is_ours || text.ends_with(last_line)) return;
   throw base::UserError(
       {.what = "'" + path.string() + "' is damaged: its end is missing.",
        .where = path.string(),
