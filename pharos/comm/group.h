@@ -24,6 +24,7 @@ class CommunicationError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// kAverage is for floating-point types.
 enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
 
 /// What a call is for, in words an operator knows: {"gradient bucket", 3}. `what` must be a literal.

@@ -225,13 +225,14 @@ class Judge {
     std::vector<std::int64_t> path{edges_.begin()->first};
     for (;;) {
       const auto next = edges_.at(path.back()).begin()->first;
-      const auto start = std::ranges::find(path, next);
-      path.push_back(next);
-      if (start == path.end() - 1) continue;
-      path.erase(path.begin(), std::ranges::find(path, next));
+      const auto known = std::ranges::find(path, next);
+      if (known == path.end()) {
+        path.push_back(next);
+        continue;
+      }
+      path.erase(path.begin(), known);
       break;
     }
-    path.pop_back();
     std::string line = list_of(path) + " wait for each other:";
     for (const auto rank : path) {
       const auto& [target, flight] = *edges_.at(rank).begin();

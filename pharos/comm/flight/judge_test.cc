@@ -138,7 +138,7 @@ std::vector<Case> cases() {
       {"all came, one is stopped",
        {rank_state(0, {collective("dp", kPair, 5, kWaiting)}), stopped},
        {1},
-       {"all came, the last 100.0 s ago, but rank 1 shows no life since 20.0 s"}},
+       {"all came, the last 1 min 40 s ago, but rank 1 shows no life since 20.0 s"}},
       {"all came, nobody is to blame",
        {rank_state(0, {collective("dp", kPair, 5, kWaiting)}), rank_state(1, {collective("dp", kPair, 5, kWaiting)})},
        {},

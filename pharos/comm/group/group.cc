@@ -84,6 +84,10 @@ void check_tensor(const at::Tensor& tensor) {
   PHAROS_CHECK(tensor.is_contiguous(), "tensors of a collective must be contiguous");
 }
 
+void check_operation(const at::Tensor& tensor, ReduceOp op) {
+  PHAROS_CHECK(op != ReduceOp::kAverage || tensor.is_floating_point(), "an average of whole numbers");
+}
+
 }  // namespace
 
 std::string GroupState::describe() const {
@@ -160,6 +164,7 @@ const std::vector<std::int64_t>& Group::ranks() const { return state_->flight.ra
 
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, Purpose purpose) {
   Work work;
+  check_operation(tensor, op);
   if (size() == 1) return work;
   check_tensor(tensor);
   work.state_ = begin(*state_,
@@ -194,6 +199,7 @@ Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Re
   Work work;
   check_tensor(output);
   check_tensor(input);
+  check_operation(input, op);
   PHAROS_CHECK(input.numel() == size() * output.numel() && output.scalar_type() == input.scalar_type(),
                "reduce_scatter: the input must have size() times the output's elements, of its type");
   if (size() == 1) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "pharos/base/error.h"
 #include "pharos/comm/testing.h"
 
 namespace pharos::comm {
@@ -40,14 +41,18 @@ at::Tensor reduced(std::int64_t size, std::int64_t num_elements, at::ScalarType 
   return stacked.sum(0).to(type);
 }
 
-constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax};
+std::vector<ReduceOp> ops_of(at::ScalarType type) {
+  std::vector<ReduceOp> ops{ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax};
+  if (at::isFloatingType(type)) ops.push_back(ReduceOp::kAverage);
+  return ops;
+}
 
 class Collectives : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Collectives, AllReduce) {
   const auto [size, type] = GetParam();
   run_ranks(size, [&](World& world) {
-    for (const auto op : kAllOps) {
+    for (const auto op : ops_of(type)) {
       auto tensor = numbers_of(world.rank(), 15, type).view({3, 5});
       world.all().all_reduce(tensor, op, {"test"}).wait();
       EXPECT_TRUE(tensor.view(-1).equal(reduced(world.size(), 15, type, op))) << static_cast<int>(op) << tensor;
@@ -75,7 +80,7 @@ TEST_P(Collectives, AllGather) {
 TEST_P(Collectives, ReduceScatter) {
   const auto [size, type] = GetParam();
   run_ranks(size, [&](World& world) {
-    for (const auto op : kAllOps) {
+    for (const auto op : ops_of(type)) {
       const auto expected = reduced(world.size(), world.size() * 6, type, op).narrow(0, world.rank() * 6, 6);
       auto input = numbers_of(world.rank(), world.size() * 6, type);
       const auto before = input.clone();
@@ -170,6 +175,12 @@ TEST(Group, SeveralCallsUnderWay) {
       EXPECT_TRUE(tensors[place + 1].equal(at::full({3}, static_cast<double>(i), at::kFloat)));
     }
   });
+}
+
+TEST(Group, AverageIsForFloatingPoint) {
+  World world(RankEnvironment{}, {});
+  EXPECT_THROW(world.all().all_reduce(at::ones({2}, at::kLong), ReduceOp::kAverage, {"test"}).wait(),
+               base::InternalError);
 }
 
 TEST(Group, WorkWaitsWhereNobodyDid) {

@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <future>
+#include <memory>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -27,8 +30,25 @@ std::string this_process() {
 
 std::string process_key(std::int64_t rank) { return "meeting/process/" + std::to_string(rank); }
 
-c10::intrusive_ptr<c10d::TCPStore> open_store(const RankEnvironment& environment, milliseconds timeout,
-                                              std::string& local_address) {
+using Store = c10::intrusive_ptr<c10d::TCPStore>;
+
+/// c10d's client waits without limit for the answer of whoever took its connection. In a thread of its own it can be
+/// left behind: the process is about to leave.
+Store connect_store(const std::string& address, const c10d::TCPStoreOptions& options, milliseconds timeout) {
+  const auto promise = std::make_shared<std::promise<Store>>();
+  auto connected = promise->get_future();
+  std::thread([promise, address, options] {
+    try {
+      promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (connected.wait_for(timeout) != std::future_status::ready) throw std::runtime_error("no answer");
+  return connected.get();
+}
+
+Store open_store(const RankEnvironment& environment, milliseconds timeout, std::string& local_address) {
   c10d::TCPStoreOptions options;
   options.port = environment.master_port;
   options.isServer = environment.rank == 0;
@@ -46,7 +66,7 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const RankEnvironment& environment
     // c10d's client sleeps for up to a second when nobody listens yet.
     local_address = reach_master(environment.master_address, options.port, timeout);
   }
-  auto store = c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+  auto store = connect_store(environment.master_address, options, timeout);
   if (environment.rank == 0) local_address = reach_master(environment.master_address, options.port, timeout);
   return store;
 }
