@@ -61,19 +61,19 @@ void measure(benchmark::State& state, void (*step)(Tensors&, const TensorParalle
 
 BENCHMARK_CAPTURE(measure, all_reduce_overlapped, whole_tokens, true)
     ->UseRealTime()
-    ->Iterations(40)
+    ->Iterations(10)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(measure, all_reduce_waited_for, whole_tokens, false)
     ->UseRealTime()
-    ->Iterations(40)
+    ->Iterations(10)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(measure, gather_scatter_overlapped, divided_tokens, true)
     ->UseRealTime()
-    ->Iterations(40)
+    ->Iterations(10)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(measure, gather_scatter_waited_for, divided_tokens, false)
     ->UseRealTime()
-    ->Iterations(40)
+    ->Iterations(10)
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace
