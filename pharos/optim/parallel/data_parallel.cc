@@ -65,7 +65,9 @@ DataParallel::DataParallel(std::vector<tensor::Parameter*> parameters, ParallelG
           fragment_of(layout_, held_ranges_, range.parameter, range.begin, range.end - range.begin).num_elements;
     }
   }
-  if (groups_.data == nullptr) return;
+  const bool gathers = values_ != nullptr && (options_.overlap_param_gather || !holds_whole_values());
+  const bool reduces = groups_.data != nullptr && (options_.overlap_grad_reduce || shards_gradients(options_.strategy));
+  if (!gathers && !reduces) return;  // layers can keep references to values that never move
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     indices_[parameters_[index]] = index;
     parameters_[index]->keeper = this;

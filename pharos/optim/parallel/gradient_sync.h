@@ -65,6 +65,8 @@ class FullGradientSync : public GradientSync {
   void start_remaining() override;
   void finish() override;
   const std::vector<at::Tensor>& held() const override { return held_; }
+  /// Buckets whose reduction has been started in this step.
+  std::size_t num_started() const { return next_bucket_; }
 
  private:
   void start_next();

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "pharos/base/error.h"
 #include "pharos/comm/testing.h"
 #include "pharos/config/schema/enum_names.h"
 #include "pharos/optim/parallel/data_parallel.h"
@@ -187,6 +188,35 @@ TEST(DataParallelState, ContinuesBitwise) {
         for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(expected[i], actual[i])) << i;
       });
     }
+  }
+}
+
+// With overlap a bucket's reduction starts with the last gradient of its last parameter in the last microbatch, in the
+// order of buckets; without it none starts before start_remaining(). The sum is the same.
+TEST(DataParallelGradients, AreReducedAsSoonAsTheyAreComplete) {
+  for (const bool overlaps : {false, true}) {
+    comm::testing::run_ranks(2, [&](comm::World& world) {
+      const TestModel model(at::kFloat);
+      const DataParallelOptions options{.overlap_grad_reduce = overlaps, .bucket_size = 300};
+      const FlatLayout layout = data_parallel_layout(model.all(), options, 2);  // buckets (6, 5), (4, 3, 2), (1, 0)
+      FullGradientSync gradients(model.all(), layout, whole_range(layout),
+                                 BucketReducer(&world.all(), options, at::kFloat), overlaps);
+      const std::size_t num_started[] = {3, 2, 2, 1, 1, 1, 0};  // [parameter] once its last gradient is there
+      gradients.begin_step(2);
+      for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        gradients.after_gradient(0);
+        for (std::size_t index : {6, 5, 3, 4, 2, 1, 0}) {
+          model[index].main_grad.add_(1);
+          gradients.after_gradient(index);
+          EXPECT_EQ(gradients.num_started(), overlaps && microbatch == 1 ? num_started[index] : 0u) << index;
+        }
+      }
+      gradients.start_remaining();
+      EXPECT_EQ(gradients.num_started(), 3u);
+      gradients.finish();
+      for (const auto* parameter : model.all()) EXPECT_TRUE(parameter->main_grad.eq(4).all().item<bool>());
+      if (overlaps) EXPECT_THROW(gradients.after_gradient(3), base::InternalError);
+    });
   }
 }
 
