@@ -215,7 +215,9 @@ TEST(DataParallelGradients, AreReducedAsSoonAsTheyAreComplete) {
       EXPECT_EQ(gradients.num_started(), 3u);
       gradients.finish();
       for (const auto* parameter : model.all()) EXPECT_TRUE(parameter->main_grad.eq(4).all().item<bool>());
-      if (overlaps) EXPECT_THROW(gradients.after_gradient(3), base::InternalError);
+      if (overlaps) {
+        EXPECT_THROW(gradients.after_gradient(3), base::InternalError);
+      }
     });
   }
 }
