@@ -148,7 +148,9 @@ void DataParallel::finish_gradients() {
   }
   PHAROS_SPAN(span, lens::Group::kCommunication, "megatron.grad_sync.finish");
   gradients_->finish();
+#ifndef PHAROS_BROKEN_TENSOR_SUMS  // a program of the tests leaves them out, and parity must notice
   for (const TensorSum& sum : tensor_sums_) sum_together(*sum.group, sum.gradients);
+#endif
 }
 
 std::vector<double> DataParallel::sum_over_model(std::vector<double> values, const char* what) const {
