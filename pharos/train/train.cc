@@ -112,15 +112,9 @@ void write_configuration(const config::ResolvedConfig& resolved, const RunFolder
   }
 }
 
-}  // namespace
-
-base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions& options) {
-  lens::StartupRecord startup;
-  startup.finish_phase("libraries", options.main_entry_ns);
-  startup.finish_phase("config", options.config_ready_ns);
-  tensor::install_host_allocator();
+base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolved, const TrainOptions& options,
+                        lens::StartupRecord& startup) {
   const config::DistConfig& dist = resolved.config.dist;
-  comm::World world(options.ranks, world_options(dist, options.ranks));
   compare_configurations(world, resolved);
   together(world, "resources", [&] {
     if (options.check_resources && options.ranks.local_rank == 0) options.check_resources();
@@ -145,13 +139,34 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
     // Written only now: a folder whose set-up failed holds no run and can be used again.
     if (parallel.is_first()) write_configuration(resolved, folder);
     has_begun = true;
-    const base::ExitCode code = trainer.run();
-    world.leave();
-    return code;
+    return trainer.run();
   } catch (const std::exception& error) {
     console.log_only(std::string("error: ") + error.what());
     if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry.discard();
-    if (dynamic_cast<const comm::CommunicationError*>(&error) != nullptr) throw base::TrainingError(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions& options) {
+  lens::StartupRecord startup;
+  startup.finish_phase("libraries", options.main_entry_ns);
+  startup.finish_phase("config", options.config_ready_ns);
+  tensor::install_host_allocator();
+  comm::World world(options.ranks, world_options(resolved.config.dist, options.ranks));
+  try {
+    const base::ExitCode code = train_in(world, resolved, options, startup);
+    world.leave();
+    return code;
+  } catch (const base::UserError&) {
+    world.leave();  // the ranks have agreed on it: all of them are on their way out
+    throw;
+  } catch (const comm::CommunicationError& error) {
+    world.abandon();
+    throw base::TrainingError(error.what());
+  } catch (const std::exception&) {
+    world.abandon();
     throw;
   }
 }

@@ -122,7 +122,11 @@ World::World(const RankEnvironment& environment, const WorldOptions& options) : 
   state_->device = make_device(environment, meeting.local_address);
 }
 
-World::~World() = default;
+World::~World() {
+  if (is_abandoned_) static_cast<void>(state_.release());
+}
+
+void World::abandon() { is_abandoned_ = true; }
 
 std::int64_t World::rank() const { return state_->environment.rank; }
 std::int64_t World::size() const { return state_->environment.world_size; }
