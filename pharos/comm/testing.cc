@@ -14,6 +14,10 @@ void run_ranks(std::int64_t num_ranks, const std::function<void(World&)>& body, 
   const auto port = port_of(socket);
   std::mutex mutex;
   std::exception_ptr first;
+  const auto note_failure = [&] {
+    const std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+  };
   const auto run = [&](std::int64_t rank) {
     try {
       RankEnvironment environment;
@@ -23,11 +27,14 @@ void run_ranks(std::int64_t num_ranks, const std::function<void(World&)>& body, 
       environment.source = "run_ranks";
       if (rank == 0) environment.listen_socket = socket;
       World world(environment, options);
-      body(world);
-      world.leave();
+      try {
+        body(world);
+        world.leave();
+      } catch (...) {
+        note_failure();  // while the connections stand: peers fail when they break
+      }
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
+      note_failure();
     }
   };
   std::vector<std::thread> threads;
