@@ -50,7 +50,7 @@ class Parity(ProgramTest):
         self.assertEqual(code, 1)
         cell = json.loads(finished.stdout)["cells"][1]
         self.assertEqual(cell["verdict"], "skipped")
-        self.assertIn("global_batch_size", cell["reason"])
+        self.assertIn("global batch size (8)", cell["reason"])
 
 
 class Layouts(ProgramTest):
