@@ -12,6 +12,12 @@
 //   spans_of_eight_threads               95 ns (10.6 M spans/s together)
 //   span_of_a_run_time_name             109 ns
 //   attribute_set_later                  17 ns
+//
+// Later that day, the program before and after next_id(), thread_state() and the context stack became inline and keys
+// are copied without a call; alternating on a machine with 10 busy processes, best CPU time of 32 runs each:
+//   span_with_two_attributes   149 → 110 ns
+//   span_without_attributes     90 →  85 ns
+//   three_nested_spans         284 → 271 ns
 #include <benchmark/benchmark.h>
 #include <stdlib.h>
 

@@ -5,11 +5,13 @@ fp32, on the CPU. --bf16 computes under autocast with fp32 parameters, as people
 Prints one JSON object: milliseconds of every step, losses, parameters, peak memory (of the process, or of the device).
 
     python bench/llama_27m_torch.py --steps 10 --threads 2
+    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/llama_27m_torch.py …   (DistributedDataParallel over Gloo)
     python bench/llama_27m_torch.py --device cuda --bf16 --layers 16 --hidden 2048 --heads 16 --feed-forward 5504
 """
 
 import argparse
 import json
+import os
 import resource
 import time
 
@@ -93,10 +95,16 @@ def parse_options():
 
 def main():
     options = parse_options()
+    num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if num_ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        options.batch //= num_ranks
     on_gpu = options.device != "cpu"
     torch.set_num_threads(options.threads)
     torch.manual_seed(1234)
     model = Llama(options).to(options.device)
+    if num_ranks > 1:
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     table = rotary_table(options.tokens, options.hidden // options.heads)
     cos, sin = (part.to(options.device, torch.bfloat16 if options.bf16 else torch.float32) for part in table)
@@ -127,6 +135,8 @@ def main():
             }
         )
     )
+    if num_ranks > 1:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

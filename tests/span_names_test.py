@@ -43,7 +43,7 @@ COMPUTED_NAMES = {
 FREE_NAME_GROUP = "kTraceRegion"
 
 # These define the functions below; their parameters are not sites.
-DEFINITIONS = {f"pharos/lens/{name}" for name in ("span.h", "span.cc", "startup.h", "propagation.h", "propagation.cc")}
+DEFINITIONS = {f"pharos/lens/{name}" for name in ("span.h", "span.cc", "life/startup.h", "context/propagation.h", "context/propagation.cc")}
 
 # function → position of the name among its arguments
 SITES = {
@@ -212,6 +212,16 @@ class SpanNames(unittest.TestCase):
         expected = {"megatron.startup", "megatron.train", "megatron.train.iteration", "megatron.checkpoint.save.io_write",
                     "megatron.layer.forward", "megatron.evaluate.step"}
         self.assertLessEqual(expected, names)
+
+    def test_documented_tree(self):
+        """docs/observability/groups.md shows every span that tests/trace_tree_test.py finds in a real run, with group and mark."""
+        tree = re.search(r'^TREE = """\n(.*?)"""', (ROOT / "tests/trace_tree_test.py").read_text(), re.DOTALL | re.MULTILINE)
+        row = re.compile(r"(?:[\u2500-\u257f ]|^)*([a-z_][a-z0-9_.]*)(?: …)?  +([a-z_]+)(?: +(G)\b)?", re.MULTILINE)
+        page = (ROOT / "docs/observability/groups.md").read_text()
+        documented = {(name, group, mark or "-") for name, group, mark in row.findall(page)}
+        found = {tuple(line.split()[:3]) for line in tree.group(1).splitlines()}
+        self.assertGreater(len(found), 30)
+        self.assertEqual(found - documented, set())
 
     def test_computed_names(self):
         for file, expression in COMPUTED_NAMES:

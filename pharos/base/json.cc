@@ -13,6 +13,11 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
                      .where = where + ", byte " + std::to_string(error.byte),
                      .why = error.what(),
                      .fix = "Correct the file or fetch it again."});
+  } catch (const nlohmann::json::exception& error) {  // a number beyond a double
+    throw UserError({.what = "'" + where + "' holds JSON that cannot be read.",
+                     .where = where,
+                     .why = error.what(),
+                     .fix = "Correct the file or fetch it again."});
   }
 }
 

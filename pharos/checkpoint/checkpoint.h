@@ -8,8 +8,6 @@
 //                         rank_00000.safetensors   the parts of rank 0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,32 +16,20 @@
 #include <vector>
 
 #include "pharos/checkpoint/folder.h"
+#include "pharos/checkpoint/parts/contents.h"
 #include "pharos/checkpoint/train_state.h"
 #include "pharos/comm/mesh.h"
-#include "pharos/tensor/parameter.h"
 
 namespace pharos::checkpoint {
-
-/// One kind of state that every parameter has, stored as KIND/PIECE: "exp_avg", "exp_avg_sq", "main_param" (fp32
-/// parameters of a bf16 or fp16 model). tensors[i] is shaped like parameters[i]->data; an undefined one is left out.
-struct StateTensors {
-  std::string kind;
-  std::vector<at::Tensor> tensors;
-};
-
-/// What this rank holds; saving reads it, loading fills it.
-struct Contents {
-  std::vector<tensor::Parameter*> parameters;
-  std::vector<StateTensors> state;
-};
 
 struct SaveOptions {
   std::filesystem::path save;  ///< folder of checkpoints; made if need be
   std::int64_t most_recent_k = -1;
   std::optional<std::filesystem::path> loaded_from = {};  ///< never removed
   std::string run_config_yaml = {};
-  std::function<void()> barrier = {};  ///< of all ranks; needed with more than one
-  std::int64_t writer = 0;             ///< process id of rank 0, the same on all ranks; 0 with one rank
+  /// True when every rank has passed true. Needed with more than one rank; all call it the same number of times.
+  std::function<bool(bool ok)> all_agree = {};
+  std::int64_t writer = 0;  ///< process id of rank 0, the same on all ranks; 0 with one rank
 };
 
 struct SaveResult {
@@ -53,9 +39,10 @@ struct SaveResult {
 };
 
 /// Writes <save>/iter_<state.step>: into a temporary folder, synced, renamed; then moves the tracker and removes old
-/// checkpoints. Called by every rank of `mesh`; a part held by several ranks is written by the first of them.
-/// UserError when <save> cannot be made; TrainingError when writing fails: the temporary folder is then removed, and
-/// tracker and earlier checkpoints are as they were.
+/// checkpoints. Called by every rank of `mesh`, on a file system that all of them see; a part held by several ranks is
+/// written by the first of them. The ranks agree after each step, so that all of them return or all of them throw:
+/// UserError when <save> cannot be made; TrainingError when writing fails on any rank (which gives the reason): the
+/// temporary folder is then removed, and tracker and earlier checkpoints are as they were.
 SaveResult save(const Contents& contents, const TrainState& state, const SaveOptions& options, const comm::Mesh& mesh,
                 std::int64_t rank);
 
@@ -69,10 +56,11 @@ struct LoadResult {
   std::vector<std::string> warnings;
 };
 
-/// Fills `contents` (allocated) from the checkpoint in `folder` (see find_checkpoint), whatever layout it was saved in.
-/// Values are converted when types differ; padding becomes zero. Kinds of state that are not asked for are passed over.
-/// UserError naming every missing, surplus and misshapen tensor, or the damaged file. Whether the checkpoint holds
-/// tensors the model lacks is only judged without pipeline parallelism.
+/// Fills `contents` (allocated) from the checkpoint in `folder` (see find_checkpoint), whatever layout it was saved in;
+/// no more is read than is asked for, but for checksums. Values are converted when types differ; padding becomes zero.
+/// Kinds of state that are not asked for are passed over. UserError naming every missing, surplus and misshapen tensor,
+/// or the damaged file. Whether the checkpoint holds tensors the model lacks is only judged without pipeline
+/// parallelism.
 LoadResult load(const Contents& contents, const std::filesystem::path& folder, const LoadOptions& options,
                 const comm::Mesh& mesh, std::int64_t rank);
 

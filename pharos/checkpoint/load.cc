@@ -10,6 +10,8 @@
 #include "pharos/base/text.h"
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/checkpoint/manifest.h"
+#include "pharos/checkpoint/parts/parts.h"
+#include "pharos/checkpoint/parts/rectangle.h"
 #include "pharos/checkpoint/safetensors.h"
 #include "pharos/lens/span.h"
 
@@ -45,11 +47,12 @@ class FileCache {
   /// The stored values of `slice`; a file that disagrees with the manifest is damage.
   at::Tensor values(const StoredTensor& stored, const StoredSlice& slice) {
     const SafetensorsFile& file = open(slice.file);
-    const TensorEntry* entry = file.header().find(stored.name);
+    const std::string& name = slice.entry.empty() ? stored.name : slice.entry;
+    const TensorEntry* entry = file.header().find(name);
     if (entry == nullptr || entry->shape != slice.shape || entry->type != stored.type) {
-      throw_damaged(folder_, {"'" + slice.file + "' does not hold '" + stored.name + "' as the manifest describes it"});
+      throw_damaged(folder_, {"'" + slice.file + "' does not hold '" + name + "' as the manifest describes it"});
     }
-    return file.view(stored.name);
+    return file.view(name);
   }
 
  private:
@@ -59,49 +62,28 @@ class FileCache {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
 };
 
-/// A local tensor to fill: the part at slice.offset of the logical tensor `name`.
-struct Wanted {
-  std::string name;
-  std::vector<std::int64_t> global_shape;
-  tensor::Slice slice;
-  at::Tensor target;
-  at::Tensor padding;  ///< rows to zero, or undefined
-};
-
-void add_wanted(std::vector<Wanted>& wanted, const std::string& prefix, const tensor::Parameter& parameter,
-                const at::Tensor& values, const comm::Mesh& mesh, std::int64_t rank) {
-  if (!values.defined()) return;
-  PHAROS_CHECK(values.sizes() == parameter.data.sizes(), prefix + parameter.name + " is not shaped like its parameter");
-  for (std::size_t i = 0; i < parameter.pieces.size(); ++i) {
-    const tensor::Piece& piece = parameter.pieces[i];
-    const tensor::Slice slice = tensor::local_slice(piece, mesh, rank);
-    at::Tensor padding;
-    if (slice.padding_rows > 0) {
-      PHAROS_CHECK(parameter.pieces.size() == 1, piece.name + " has padding inside a fused parameter");
-      padding = values.detach().narrow(0, slice.shape[0], slice.padding_rows);
-    }
-    wanted.push_back(
-        {prefix + piece.name, piece.shape, slice, tensor::piece_view(parameter, values, i, mesh, rank), padding});
-  }
-}
-
-/// Copies what `stored` and `wanted` have in common.
-void copy_overlap(const Wanted& wanted, const StoredSlice& slice, FileCache& files, const StoredTensor& stored) {
-  std::vector<std::int64_t> begin(slice.shape.size()), length(slice.shape.size());
-  for (std::size_t axis = 0; axis < slice.shape.size(); ++axis) {
-    begin[axis] = std::max(slice.offset[axis], wanted.slice.offset[axis]);
-    length[axis] =
-        std::min(slice.offset[axis] + slice.shape[axis], wanted.slice.offset[axis] + wanted.slice.shape[axis]) -
-        begin[axis];
-    if (length[axis] <= 0) return;
-  }
-  at::Tensor source = files.values(stored, slice), target = wanted.target;
+/// Copies what `part` and `slice` have in common.
+void copy_overlap(const Part& part, const StoredSlice& slice, FileCache& files, const StoredTensor& stored) {
+  const auto common = intersection({part.offset, part.values.sizes().vec()}, {slice.offset, slice.shape});
+  if (!common) return;
+  at::Tensor source = files.values(stored, slice), target = part.values;
   for (std::size_t axis = 0; axis < slice.shape.size(); ++axis) {
     const auto dim = static_cast<std::int64_t>(axis);
-    source = source.narrow(dim, begin[axis] - slice.offset[axis], length[axis]);
-    target = target.narrow(dim, begin[axis] - wanted.slice.offset[axis], length[axis]);
+    source = source.narrow(dim, common->begin[axis] - slice.offset[axis], common->shape[axis]);
+    target = target.narrow(dim, common->begin[axis] - part.offset[axis], common->shape[axis]);
   }
   target.copy_(source);
+}
+
+/// Fills held.values; those of tensors that the checkpoint lacks stay as they are.
+void fill(const Held& held, const Manifest& manifest, FileCache& files, const comm::Mesh& mesh, std::int64_t rank) {
+  const Parts parts = parts_of(held, mesh, rank);
+  for (const Part& part : parts.parts) {
+    const auto stored = manifest.tensors.find(stored_name(held.kind, *part.piece));
+    if (stored == manifest.tensors.end()) continue;
+    for (const StoredSlice& slice : stored->second.slices) copy_overlap(part, slice, files, stored->second);
+  }
+  for (const at::Tensor& padding : parts.padding) padding.zero_();
 }
 
 /// Every difference between what is wanted and what is there.
@@ -120,28 +102,32 @@ struct Differences {
   }
 };
 
-Differences compare(const std::vector<Wanted>& wanted, const Contents& contents, const Manifest& manifest,
-                    bool judge_surplus) {
+Differences compare(const Contents& contents, const Manifest& manifest, bool judge_surplus) {
   Differences differences;
-  std::set<std::string> names;
-  for (const Wanted& item : wanted) {
-    names.insert(item.name);
-    const auto stored = manifest.tensors.find(item.name);
-    if (stored == manifest.tensors.end()) {
-      differences.missing.push_back(item.name);
-    } else if (stored->second.shape != item.global_shape) {
-      differences.misshapen.push_back(item.name + " (checkpoint " + shape_text(stored->second.shape) + ", model " +
-                                      shape_text(item.global_shape) + ")");
+  std::set<std::string> names, pieces, asked_kinds{""}, kinds_in_fragments;
+  for (const Held& held : contents) {
+    asked_kinds.insert(held.kind);
+    if (held.is_fragment) kinds_in_fragments.insert(held.kind);
+    for (const tensor::Piece& piece : held.parameter->pieces) {
+      pieces.insert(piece.name);
+      const std::string name = stored_name(held.kind, piece);
+      if (!held.values.defined() || !names.insert(name).second) continue;
+      const auto stored = manifest.tensors.find(name);
+      if (stored == manifest.tensors.end()) {
+        differences.missing.push_back(name);
+      } else if (stored->second.shape != piece.shape) {
+        differences.misshapen.push_back(name + " (checkpoint " + shape_text(stored->second.shape) + ", model " +
+                                        shape_text(piece.shape) + ")");
+      }
     }
   }
-  const auto kind_is_wanted = [&](const std::string& kind) {
-    return std::any_of(contents.state.begin(), contents.state.end(),
-                       [&](const StateTensors& state) { return state.kind == kind; });
-  };
   for (const auto& [name, stored] : manifest.tensors) {
     const std::size_t slash = name.find('/');
-    const bool is_asked = slash == std::string::npos || kind_is_wanted(name.substr(0, slash));
-    if (judge_surplus && is_asked && !names.contains(name)) differences.surplus.push_back(name);
+    const std::string kind = slash == std::string::npos ? "" : name.substr(0, slash);
+    const std::string piece = slash == std::string::npos ? name : name.substr(slash + 1);
+    // State in fragments: that of some parameters lies on other ranks alone.
+    const bool is_known = names.contains(name) || (kinds_in_fragments.contains(kind) && pieces.contains(piece));
+    if (judge_surplus && asked_kinds.contains(kind) && !is_known) differences.surplus.push_back(name);
   }
   return differences;
 }
@@ -149,9 +135,9 @@ Differences compare(const std::vector<Wanted>& wanted, const Contents& contents,
 /// Errors for kinds of state the checkpoint lacks altogether: one clear message instead of a list of names.
 void check_state_kinds(const Contents& contents, const Manifest& manifest, const fs::path& folder) {
   std::vector<std::string> absent;
-  for (const StateTensors& state : contents.state) {
+  for (const std::string& kind : state_kinds(contents)) {
     const auto& kinds = manifest.state_kinds;
-    if (std::find(kinds.begin(), kinds.end(), state.kind) == kinds.end()) absent.push_back(state.kind);
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) absent.push_back(kind);
   }
   if (absent.empty()) return;
   throw base::UserError(
@@ -175,15 +161,7 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
     result.train_state = read_train_state(folder);
   }
   check_state_kinds(contents, manifest, folder);
-  std::vector<Wanted> wanted;
-  for (const auto* parameter : contents.parameters) add_wanted(wanted, "", *parameter, parameter->data, mesh, rank);
-  for (const StateTensors& state : contents.state) {
-    PHAROS_CHECK(state.tensors.size() == contents.parameters.size(),
-                 state.kind + " has another number of tensors than there are parameters");
-    for (std::size_t i = 0; i < state.tensors.size(); ++i)
-      add_wanted(wanted, state.kind + "/", *contents.parameters[i], state.tensors[i], mesh, rank);
-  }
-  const Differences differences = compare(wanted, contents, manifest, mesh.size(MeshDim::kPipeline) == 1);
+  const Differences differences = compare(contents, manifest, mesh.size(MeshDim::kPipeline) == 1);
   const bool differs = !differences.missing.empty() || !differences.surplus.empty();
   if (!differences.misshapen.empty() || (options.strict && differs)) {
     throw base::UserError({.what = "The checkpoint '" + folder.string() + "' does not fit the model.",
@@ -196,11 +174,8 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
   PHAROS_TRACE_REGION("dcp.read_data");
   const at::NoGradGuard no_grad;
   FileCache files(manifest, folder, options.verify_checksums);
-  for (const Wanted& item : wanted) {
-    const auto stored = manifest.tensors.find(item.name);
-    if (stored == manifest.tensors.end()) continue;
-    if (item.padding.defined()) item.padding.zero_();
-    for (const StoredSlice& slice : stored->second.slices) copy_overlap(item, slice, files, stored->second);
+  for (const Held& held : contents) {
+    if (held.values.defined()) fill(held, manifest, files, mesh, rank);
   }
   return result;
 }

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
+#include <utility>
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
@@ -54,24 +56,42 @@ bool overlap(const StoredSlice& a, const StoredSlice& b) {
   return true;
 }
 
+bool lies_inside(const StoredSlice& slice, const StoredTensor& tensor) {
+  bool inside = slice.offset.size() == tensor.shape.size() && slice.shape.size() == tensor.shape.size();
+  for (std::size_t axis = 0; inside && axis < tensor.shape.size(); ++axis) {
+    inside = slice.offset[axis] >= 0 && slice.shape[axis] >= 0 && slice.offset[axis] <= tensor.shape[axis] &&
+             slice.shape[axis] <= tensor.shape[axis] - slice.offset[axis];
+  }
+  return inside;
+}
+
+/// Of `slices`, which lie inside their tensor and are not empty. In the order of the first axis each is compared only
+/// with those that begin before it ends: a tensor may have as many parts as there are ranks.
+bool any_overlap(std::vector<const StoredSlice*> slices) {
+  if (slices.size() > 1 && slices.front()->shape.empty()) return true;  // a scalar has room for one
+  std::sort(slices.begin(), slices.end(),
+            [](const StoredSlice* a, const StoredSlice* b) { return a->offset < b->offset; });
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const std::int64_t end = slices[i]->offset.empty() ? 0 : slices[i]->offset[0] + slices[i]->shape[0];
+    for (std::size_t other = i + 1; other < slices.size() && slices[other]->offset[0] < end; ++other) {
+      if (overlap(*slices[i], *slices[other])) return true;
+    }
+  }
+  return false;
+}
+
 /// The parts lie inside, do not overlap and together have as many elements as the tensor.
 void check_coverage(const StoredTensor& tensor, const std::string& where) {
   if (!tensor_size_bytes(tensor.type, tensor.shape)) fail(where, "the shape of '" + tensor.name + "' is impossible");
   std::int64_t covered = 0;
-  for (std::size_t i = 0; i < tensor.slices.size(); ++i) {
-    const StoredSlice& slice = tensor.slices[i];
-    bool inside = slice.offset.size() == tensor.shape.size() && slice.shape.size() == tensor.shape.size();
-    for (std::size_t axis = 0; inside && axis < tensor.shape.size(); ++axis) {
-      inside = slice.offset[axis] >= 0 && slice.shape[axis] >= 0 && slice.offset[axis] <= tensor.shape[axis] &&
-               slice.shape[axis] <= tensor.shape[axis] - slice.offset[axis];
-    }
-    if (!inside) fail(where, "a part of '" + tensor.name + "' in " + slice.file + " lies outside the tensor");
-    for (std::size_t other = 0; other < i; ++other) {
-      if (num_elements(slice.shape) > 0 && overlap(slice, tensor.slices[other]))
-        fail(where, "two parts of '" + tensor.name + "' overlap");
-    }
-    covered += num_elements(slice.shape);
+  std::vector<const StoredSlice*> filled;
+  for (const StoredSlice& slice : tensor.slices) {
+    if (!lies_inside(slice, tensor))
+      fail(where, "a part of '" + tensor.name + "' in " + slice.file + " lies outside the tensor");
+    if (num_elements(slice.shape) > 0) filled.push_back(&slice);
   }
+  if (any_overlap(filled)) fail(where, "two parts of '" + tensor.name + "' overlap");
+  for (const StoredSlice* slice : filled) covered += num_elements(slice->shape);
   if (covered != num_elements(tensor.shape)) fail(where, "the parts of '" + tensor.name + "' do not cover it");
 }
 
@@ -82,7 +102,7 @@ StoredTensor parse_tensor(const std::string& name, const json& value, const std:
   tensor.type = *type;
   for (const json& slice : value.at("slices")) {
     tensor.slices.push_back({slice.at("file").get<std::string>(), slice.at("offset").get<std::vector<std::int64_t>>(),
-                             slice.at("shape").get<std::vector<std::int64_t>>()});
+                             slice.at("shape").get<std::vector<std::int64_t>>(), slice.value("entry", std::string())});
     check_file_name(tensor.slices.back().file, where);
   }
   return tensor;
@@ -119,8 +139,10 @@ json to_json(const Manifest& manifest) {
   json tensors = json::object(), files = json::array();
   for (const auto& [name, tensor] : manifest.tensors) {
     json slices = json::array();
-    for (const StoredSlice& slice : tensor.slices)
+    for (const StoredSlice& slice : tensor.slices) {
       slices.push_back({{"file", slice.file}, {"offset", slice.offset}, {"shape", slice.shape}});
+      if (!slice.entry.empty()) slices.back()["entry"] = slice.entry;
+    }
     tensors[name] = {{"shape", tensor.shape}, {"dtype", element_type_name(tensor.type)}, {"slices", std::move(slices)}};
   }
   for (const StoredFile& file : manifest.files)
@@ -138,8 +160,9 @@ Manifest parse_manifest(const json& parsed, const std::string& where) {
   try {
     if (parsed.at("format") != kFormat)
       fail(where, "its format is " + parsed.at("format").dump() + ", not \"pharos-checkpoint\"");
-    if (parsed.at("format_version") != kFormatVersion)
-      fail(where, "its format_version is " + parsed.at("format_version").dump() + ", this program reads 1");
+    const json& version = parsed.at("format_version");
+    if (version != 1 && version != kFormatVersion)
+      fail(where, "its format_version is " + version.dump() + ", this program reads 1 and 2");
     Manifest manifest;
     manifest.iteration = parsed.at("iteration").get<std::int64_t>();
     manifest.parallel = parsed.at("parallel").get<std::map<std::string, std::int64_t>>();
@@ -154,6 +177,20 @@ Manifest parse_manifest(const json& parsed, const std::string& where) {
     return manifest;
   } catch (const json::exception& error) {
     fail(where, error.what());
+  }
+}
+
+void check_manifest(const Manifest& manifest, const std::string& where) {
+  std::set<std::pair<std::string, std::string>> entries;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    check_coverage(tensor, where);
+    for (const StoredSlice& slice : tensor.slices) {
+      const std::string& entry = slice.entry.empty() ? name : slice.entry;
+      if (manifest.find_file(slice.file) == nullptr)
+        fail(where, "'" + name + "' lies in '" + slice.file + "', which is not listed");
+      if (!entries.emplace(slice.file, entry).second)
+        fail(where, "two parts are said to be the entry '" + entry + "' of '" + slice.file + "'");
+    }
   }
 }
 
@@ -192,13 +229,7 @@ Manifest read_manifest(const fs::path& folder) {
   if (expected != hex(update_crc32(0, text.data(), text.size())))
     fail(where, "its checksum is not the one in metadata.json: one of the two is damaged");
   Manifest manifest = parse_manifest(base::parse_json(text, where), where);
-  for (const auto& [name, tensor] : manifest.tensors) {
-    check_coverage(tensor, where);
-    for (const StoredSlice& slice : tensor.slices) {
-      if (manifest.find_file(slice.file) == nullptr)
-        fail(where, "'" + name + "' lies in '" + slice.file + "', which is not listed");
-    }
-  }
+  check_manifest(manifest, where);
   return manifest;
 }
 

@@ -12,17 +12,18 @@
 
 namespace pharos::checkpoint {
 
-inline constexpr std::int64_t kFormatVersion = 1;
+inline constexpr std::int64_t kFormatVersion = 2;  ///< 1: without StoredSlice::entry
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kMetadataFile = "metadata.json";
 inline constexpr const char* kTrainStateFile = "train_state.json";
 inline constexpr const char* kRunConfigFile = "run_config.yaml";
 
-/// A rectangular part of a logical tensor, stored under the tensor's name in `file`.
+/// A rectangular part of a logical tensor, stored in `file`.
 struct StoredSlice {
   std::string file;
   std::vector<std::int64_t> offset;
   std::vector<std::int64_t> shape;
+  std::string entry = {};  ///< name within the file; empty: that of the tensor
 };
 
 /// A logical tensor: a piece ("decoder.layers.0.mlp.gate.weight") or its state ("exp_avg/decoder.…").
@@ -51,9 +52,13 @@ struct Manifest {
 
 nlohmann::json to_json(const Manifest& manifest);
 
-/// UserError naming `where` when the JSON is not a consistent manifest of a version this program reads: names of files
-/// are plain, parts lie inside their tensors and cover them exactly.
+/// One rank's or the whole manifest. UserError naming `where` when the JSON is none, or of a version this program does
+/// not read; names of files are plain.
 Manifest parse_manifest(const nlohmann::json& json, const std::string& where);
+
+/// UserError naming `where` when the whole manifest is not consistent: parts lie inside their tensors, cover them
+/// exactly, and have a file that is listed and an entry of it to themselves.
+void check_manifest(const Manifest& manifest, const std::string& where);
 
 /// Adds the tensors and files of `other`, another rank's part of the same checkpoint.
 void merge(Manifest& manifest, const Manifest& other);

@@ -1,6 +1,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
+#include <map>
 #include <system_error>
 
 #include "pharos/base/error.h"
@@ -8,6 +10,7 @@
 #include "pharos/base/json.h"
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/checkpoint/manifest.h"
+#include "pharos/checkpoint/parts/parts.h"
 #include "pharos/checkpoint/rank_file.h"
 #include "pharos/checkpoint/safetensors.h"
 #include "pharos/lens/span.h"
@@ -19,69 +22,54 @@ namespace fs = std::filesystem;
 using comm::MeshDim;
 
 /// A part this rank writes.
-struct Part {
-  std::string name;
-  std::vector<std::int64_t> global_shape;
-  std::vector<std::int64_t> offset;
-  at::Tensor values;
+struct WrittenPart {
+  std::string name;  ///< of the logical tensor
+  Part part;
 };
 
-/// Of the ranks that hold the same part of `piece`, the first one writes it.
-bool is_writer(const tensor::Piece& piece, const comm::Mesh& mesh, std::int64_t rank) {
-  const auto is_expert = [](const tensor::Split& split) {
-    return split.dim == MeshDim::kExpertTensor || split.dim == MeshDim::kExpert || split.dim == MeshDim::kExpertData;
-  };
-  const bool expert = std::any_of(piece.splits.begin(), piece.splits.end(), is_expert);
-  const std::vector<MeshDim> dims =
-      expert ? std::vector<MeshDim>{MeshDim::kExpertTensor, MeshDim::kExpert, MeshDim::kExpertData}
-             : std::vector<MeshDim>{MeshDim::kTensor, MeshDim::kContext, MeshDim::kData};
-  return std::all_of(dims.begin(), dims.end(), [&](MeshDim dim) {
-    const auto split =
-        std::find_if(piece.splits.begin(), piece.splits.end(), [&](const tensor::Split& s) { return s.dim == dim; });
-    return mesh.coordinate(rank, dim) % (split == piece.splits.end() ? mesh.size(dim) : split->replicas) == 0;
+/// In the order of the file: wide types first, so that every tensor in it is aligned and can be read in place.
+std::vector<WrittenPart> collect_parts(const Contents& contents, const comm::Mesh& mesh, std::int64_t rank) {
+  std::vector<WrittenPart> written;
+  for (const Held& held : contents) {
+    if (!held.values.defined()) continue;
+    for (Part& part : parts_of(held, mesh, rank).parts) {
+      if (is_writer(*part.piece, held.is_fragment, mesh, rank))
+        written.push_back({stored_name(held.kind, *part.piece), std::move(part)});
+    }
+  }
+  std::stable_sort(written.begin(), written.end(), [](const WrittenPart& a, const WrittenPart& b) {
+    return a.part.values.element_size() > b.part.values.element_size();
   });
+  return written;
 }
 
-void add_parts(std::vector<Part>& parts, const std::string& prefix, const tensor::Parameter& parameter,
-               const at::Tensor& values, const comm::Mesh& mesh, std::int64_t rank) {
-  if (!values.defined()) return;
-  PHAROS_CHECK(values.sizes() == parameter.data.sizes(), prefix + parameter.name + " is not shaped like its parameter");
-  for (std::size_t i = 0; i < parameter.pieces.size(); ++i) {
-    const tensor::Piece& piece = parameter.pieces[i];
-    const tensor::Slice slice = tensor::local_slice(piece, mesh, rank);
-    if (!is_writer(piece, mesh, rank) || num_elements(slice.shape) == 0) continue;
-    parts.push_back(
-        {prefix + piece.name, piece.shape, slice.offset, tensor::piece_view(parameter, values, i, mesh, rank)});
-  }
-}
-
-std::vector<Part> collect_parts(const Contents& contents, const comm::Mesh& mesh, std::int64_t rank) {
-  std::vector<Part> parts;
-  for (const auto* parameter : contents.parameters) add_parts(parts, "", *parameter, parameter->data, mesh, rank);
-  for (const StateTensors& state : contents.state) {
-    PHAROS_CHECK(state.tensors.size() == contents.parameters.size(),
-                 state.kind + " has another number of tensors than there are parameters");
-    for (std::size_t i = 0; i < state.tensors.size(); ++i)
-      add_parts(parts, state.kind + "/", *contents.parameters[i], state.tensors[i], mesh, rank);
-  }
-  return parts;
+/// "decoder.layers.0.mlp.down.weight@3,0": the name of one of several parts in a file.
+std::string entry_name(const std::string& name, const std::vector<std::int64_t>& offset) {
+  std::string text = name + "@";
+  for (std::size_t axis = 0; axis < offset.size(); ++axis) text += (axis > 0 ? "," : "") + std::to_string(offset[axis]);
+  return text;
 }
 
 /// Writes this rank's tensors and returns its share of the manifest.
-Manifest write_rank_file(const std::vector<Part>& parts, const Contents& contents, const fs::path& folder,
+Manifest write_rank_file(const std::vector<WrittenPart>& parts, const Contents& contents, const fs::path& folder,
                          std::int64_t rank) {
   Manifest manifest;
   const std::string file = rank_file_name(rank);
+  std::map<std::string, int> num_parts;
+  for (const WrittenPart& one : parts) ++num_parts[one.name];
   std::vector<TensorEntry> entries;
-  for (const Part& part : parts) {
+  for (const auto& [name, part] : parts) {
     const ElementType type = element_type(part.values.scalar_type());
-    entries.push_back({part.name, type, part.values.sizes().vec()});
-    manifest.tensors[part.name] = {
-        part.name, part.global_shape, type, {{file, part.offset, part.values.sizes().vec()}}};
+    const std::vector<std::int64_t> shape = part.values.sizes().vec();
+    const std::string entry = num_parts[name] > 1 ? entry_name(name, part.offset) : "";
+    entries.push_back({entry.empty() ? name : entry, type, shape});
+    StoredTensor& tensor =
+        manifest.tensors.try_emplace(name, StoredTensor{name, part.piece->shape, type, {}}).first->second;
+    tensor.slices.push_back({file, part.offset, shape, entry});
   }
-  for (const StateTensors& state : contents.state) manifest.state_kinds.push_back(state.kind);
+  manifest.state_kinds = state_kinds(contents);
   SafetensorsWriter writer(folder / file, std::move(entries), {{"format", "pharos"}});
-  for (const Part& part : parts) writer.write(part.values);
+  for (const WrittenPart& one : parts) writer.write(one.part.values);
   writer.close();
   manifest.files.push_back({file, writer.size_bytes(), writer.crc32()});
   return manifest;
@@ -106,6 +94,7 @@ void complete_folder(Manifest manifest, const TrainState& state, const SaveOptio
   base::write_file_atomically(folder / kRunConfigFile, options.run_config_yaml);
   manifest.files.push_back(describe_file(folder / kTrainStateFile));
   manifest.files.push_back(describe_file(folder / kRunConfigFile));
+  check_manifest(manifest, (folder / kManifestFile).string());
   write_manifest(manifest, folder);
   base::sync_directory(folder);
 }
@@ -120,58 +109,90 @@ void complete_folder(Manifest manifest, const TrainState& state, const SaveOptio
                             "\n  " + last);
 }
 
+/// The steps of one save, each agreed on by all ranks.
+class AgreedSteps {
+ public:
+  explicit AgreedSteps(const SaveOptions& options) : options_(options) {}
+
+  /// False when `work` has failed on any rank: failure() then says why, as far as this rank knows. What the agreement
+  /// itself throws (a rank is gone) is passed on.
+  bool run(const std::function<void()>& work) {
+    std::exception_ptr error;
+    try {
+      work();
+    } catch (const std::exception& caught) {
+      error = std::current_exception();
+      failure_ = caught.what();
+    }
+    const bool ok = options_.all_agree ? options_.all_agree(error == nullptr) : error == nullptr;
+    if (!ok && error == nullptr) failure_ = "It failed on another rank, whose message says why.";
+    return ok;
+  }
+
+  const std::string& failure() const { return failure_; }
+
+ private:
+  const SaveOptions& options_;
+  std::string failure_;
+};
+
+/// The files of one checkpoint, in `temporary`. False when any rank failed.
+bool write_folder(AgreedSteps& steps, SaveResult& result, const Contents& contents, const TrainState& state,
+                  const SaveOptions& options, const comm::Mesh& mesh, std::int64_t rank, const fs::path& temporary) {
+  std::vector<WrittenPart> parts;
+  const bool is_prepared = steps.run([&] {
+    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.state_dict", {lens::kGoodput, true});
+    PHAROS_TRACE_REGION("generate_state_dict");
+    parts = collect_parts(contents, mesh, rank);
+    if (rank == 0) base::make_directories(temporary);
+  });
+  if (!is_prepared) return false;
+  PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.io_write", {lens::kGoodput, true});
+  Manifest share;
+  const bool is_written = steps.run([&] {
+    PHAROS_TRACE_REGION("dcp.write_data");
+    share = write_rank_file(parts, contents, temporary, rank);
+    if (rank != 0) base::write_file_atomically(temporary / share_file_name(rank), to_json(share).dump());
+    result.size_bytes = share.files.front().size_bytes;
+  });
+  return is_written && steps.run([&] {
+    if (rank != 0) return;
+    PHAROS_TRACE_REGION("dcp.finish");
+    complete_folder(std::move(share), state, options, mesh, temporary);
+    move_into_place(temporary, result.folder);
+    write_tracker(options.save, state.step);
+    std::vector<fs::path> keep{result.folder};
+    if (options.loaded_from) keep.push_back(*options.loaded_from);
+    result.removed = remove_old_checkpoints(options.save, options.most_recent_k, keep);
+  });
+}
+
 }  // namespace
 
 SaveResult save(const Contents& contents, const TrainState& state, const SaveOptions& options, const comm::Mesh& mesh,
                 std::int64_t rank) {
-  PHAROS_CHECK(mesh.world_size() == 1 || (options.barrier && options.writer != 0),
-               "several ranks need a barrier and a common writer");
-  const auto wait_for_all = [&] {
-    if (options.barrier) options.barrier();
-  };
-  const fs::path target = options.save / iteration_folder_name(state.step);
+  PHAROS_CHECK(mesh.world_size() == 1 || (options.all_agree && options.writer != 0),
+               "several ranks need an agreement and a common writer");
+  SaveResult result{options.save / iteration_folder_name(state.step), 0, {}};
   const fs::path temporary =
       options.save / temporary_folder_name(state.step, options.writer != 0 ? options.writer : ::getpid());
-  if (rank == 0) {
+  AgreedSteps steps(options);
+  const bool has_folder = steps.run([&] {
+    if (rank != 0) return;
     base::make_directories(options.save);
     remove_leftovers(options.save);
+  });
+  if (!has_folder) {
+    throw base::UserError({.what = "The folder of checkpoints '" + options.save.string() + "' cannot be made.",
+                           .where = options.save.string(),
+                           .why = steps.failure(),
+                           .fix = "Point checkpoint.save to a folder that can be written to."});
   }
-  std::vector<Part> parts;
-  {
-    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.state_dict", {lens::kGoodput, true});
-    PHAROS_TRACE_REGION("generate_state_dict");
-    parts = collect_parts(contents, mesh, rank);
-  }
-  SaveResult result{target, 0, {}};
-  try {
-    PHAROS_SPAN(span, lens::Group::kCheckpoint, "megatron.checkpoint.save.io_write", {lens::kGoodput, true});
-    if (rank == 0) base::make_directories(temporary);
-    wait_for_all();
-    const Manifest share = [&] {
-      PHAROS_TRACE_REGION("dcp.write_data");
-      return write_rank_file(parts, contents, temporary, rank);
-    }();
-    result.size_bytes = share.files.front().size_bytes;
-    if (rank != 0) base::write_file_atomically(temporary / share_file_name(rank), to_json(share).dump());
-    wait_for_all();
-    if (rank == 0) {
-      PHAROS_TRACE_REGION("dcp.finish");
-      complete_folder(share, state, options, mesh, temporary);
-      move_into_place(temporary, target);
-      write_tracker(options.save, state.step);
-    }
-  } catch (const std::exception& error) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    throw_save_failure(options, state.step, error.what());
-  }
-  if (rank == 0) {
-    std::vector<fs::path> keep{target};
-    if (options.loaded_from) keep.push_back(*options.loaded_from);
-    result.removed = remove_old_checkpoints(options.save, options.most_recent_k, keep);
-  }
-  wait_for_all();
-  return result;
+  if (write_folder(steps, result, contents, state, options, mesh, rank, temporary)) return result;
+  // Every rank has stopped writing.
+  std::error_code ignored;
+  if (rank == 0) fs::remove_all(temporary, ignored);
+  throw_save_failure(options, state.step, steps.failure());
 }
 
 }  // namespace pharos::checkpoint

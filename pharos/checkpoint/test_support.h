@@ -4,10 +4,15 @@
 #include <ATen/Functions.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pharos/checkpoint/checkpoint.h"
@@ -51,11 +56,15 @@ inline void flip_byte(const std::filesystem::path& path, std::int64_t offset) {
   file.put(static_cast<char>(value + 1));
 }
 
+/// Whether a model is held whole or as data-parallel strategies hold it: in equal ranges of all its elements.
+enum class Sharding : std::uint8_t { kWhole, kState, kStateAndWeights };
+
 /// Parameters of every kind on one rank: a padded vocabulary, a fused q|k|v with replicated KV heads, a row-parallel
 /// matrix, a norm; with two kinds of state.
 class SmallModel {
  public:
-  SmallModel(const comm::Mesh& mesh, std::int64_t rank, std::uint64_t seed, std::int64_t padded_rows = 12) {
+  SmallModel(const comm::Mesh& mesh, std::int64_t rank, std::uint64_t seed, std::int64_t padded_rows = 12)
+      : mesh_(mesh), rank_(rank) {
     using comm::MeshDim;
     const auto normal = tensor::Init::normal(1);
     const int replicas = mesh.size(MeshDim::kTensor) == 4 ? 2 : 1;
@@ -65,43 +74,112 @@ class SmallModel {
          {"v.weight", {4, 4}, {{0, MeshDim::kTensor, replicas}}, normal}});
     add({{"linear_proj.weight", {4, 8}, {{1, MeshDim::kTensor}}, normal}});
     add({{"norm.weight", {4}, {}, normal}});
-    for (const char* kind : {"exp_avg", "exp_avg_sq"}) contents.state.push_back({kind, {}});
-    for (const auto& parameter : parameters_) {
-      tensor::declare(*parameter, at::kFloat, mesh, rank);
-      fill(*parameter, seed, mesh, rank);
-      contents.parameters.push_back(parameter.get());
-      // Moments drawn like weights of other seeds, so that they too are the same in every layout.
-      for (std::size_t kind = 0; kind < 2; ++kind) {
-        tensor::Parameter moment = *parameter;
-        fill(moment, seed + 100 * (kind + 1), mesh, rank);
-        contents.state[kind].tensors.push_back(moment.data.detach());
-      }
-    }
+    fill(seed);
   }
+
+  tensor::Parameter& parameter(std::size_t index) const { return *parameters_[index]; }
 
   Contents contents;
 
- private:
-  void add(std::vector<tensor::Piece> pieces) {
+ protected:
+  void add(std::vector<tensor::Piece> pieces, int axis = 0) {
     parameters_.push_back(std::make_unique<tensor::Parameter>());
     parameters_.back()->name = pieces.front().name;
     parameters_.back()->pieces = std::move(pieces);
+    parameters_.back()->axis = axis;
   }
-  static void fill(tensor::Parameter& parameter, std::uint64_t seed, const comm::Mesh& mesh, std::int64_t rank) {
-    tensor::materialize(parameter, at::kCPU, seed, mesh, rank);
+
+  /// State is drawn like weights of other seeds, so that it too is the same in every layout.
+  void fill(std::uint64_t seed) {
+    contents.clear();
+    const char* const kinds[] = {"", "exp_avg", "exp_avg_sq"};
+    for (std::size_t kind = 0; kind < 3; ++kind) {
+      for (const auto& parameter : parameters_) {
+        tensor::declare(*parameter, at::kFloat, mesh_, rank_);
+        tensor::Parameter drawn = *parameter;
+        tensor::materialize(drawn, at::kCPU, seed + 100 * kind, mesh_, rank_);
+        if (kind == 0) parameter->data = drawn.data;
+        contents.push_back({parameter.get(), kinds[kind], drawn.data.detach()});
+      }
+    }
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->data = contents[i].values;
   }
+
+  const comm::Mesh& mesh_;
+  std::int64_t rank_;
   std::vector<std::unique_ptr<tensor::Parameter>> parameters_;
 };
 
-/// All tensors of the two are bitwise equal.
-inline bool same(const Contents& a, const Contents& b) {
-  for (std::size_t i = 0; i < a.parameters.size(); ++i) {
-    if (!at::equal(a.parameters[i]->data, b.parameters[i]->data)) return false;
-    for (std::size_t kind = 0; kind < a.state.size(); ++kind) {
-      if (!at::equal(a.state[kind].tensors[i], b.state[kind].tensors[i])) return false;
+/// Also tensors of three axes, pieces side by side on axis 1, odd lengths.
+class OddModel : public SmallModel {
+ public:
+  OddModel(const comm::Mesh& mesh, std::int64_t rank, std::uint64_t seed, Sharding sharding,
+           std::int64_t padded_rows = 12)
+      : SmallModel(mesh, rank, seed, padded_rows) {
+    using comm::MeshDim;
+    const auto normal = tensor::Init::normal(1);
+    add({{"cube.weight", {3, 4, 5}, {{1, MeshDim::kTensor}}, normal}});
+    add({{"gate.weight", {3, 4}, {{1, MeshDim::kTensor}}, normal},
+         {"up.weight", {3, 8}, {{1, MeshDim::kTensor}}, normal}},
+        1);
+    add({{"bias", {7}, {}, normal}});
+    add({{"scale", {1}, {}, normal}});
+    fill(seed);
+    if (sharding != Sharding::kWhole) shard(sharding == Sharding::kStateAndWeights);
+  }
+
+ private:
+  /// This rank's share of the elements of all parameters, one behind the other.
+  void shard(bool with_weights) {
+    const std::int64_t ranks = mesh_.size(comm::MeshDim::kData), mine = mesh_.coordinate(rank_, comm::MeshDim::kData);
+    std::int64_t total = 0, start = 0;
+    for (const auto& parameter : parameters_) total += parameter->data.numel();
+    const std::int64_t length = (total + ranks - 1) / ranks;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const std::int64_t numel = parameters_[i]->data.numel();
+      const std::int64_t begin = std::clamp<std::int64_t>(mine * length - start, 0, numel);
+      const std::int64_t end = std::clamp<std::int64_t>((mine + 1) * length - start, 0, numel);
+      for (std::size_t kind = with_weights ? 0 : 1; kind < 3; ++kind) {
+        Held& held = contents[kind * parameters_.size() + i];
+        held.values = held.values.flatten().narrow(0, begin, end - begin).clone();
+        held.first_element = begin;
+        held.is_fragment = true;
+      }
+      if (with_weights) tensor::declare(*parameters_[i], at::kFloat, mesh_, rank_);
+      start += numel;
     }
   }
-  return true;
+};
+
+/// All values of the two are bitwise equal.
+inline bool same(const Contents& a, const Contents& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Held& left, const Held& right) {
+    return left.kind == right.kind && left.first_element == right.first_element && at::equal(left.values, right.values);
+  });
+}
+
+/// SaveOptions::all_agree of ranks that are threads. Of no use after the first disagreement.
+class Agreement {
+ public:
+  explicit Agreement(std::int64_t ranks) : barrier_(static_cast<std::ptrdiff_t>(ranks)) {}
+  bool operator()(bool ok) {
+    if (!ok) failed_ = true;
+    barrier_.arrive_and_wait();
+    const bool agreed = !failed_;
+    barrier_.arrive_and_wait();  // until all have looked
+    return agreed;
+  }
+
+ private:
+  std::barrier<> barrier_;
+  std::atomic<bool> failed_ = false;
+};
+
+/// Runs `work` of every rank, each on a thread of its own.
+inline void run_ranks(std::int64_t ranks, const std::function<void(std::int64_t rank)>& work) {
+  std::vector<std::thread> threads;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) threads.emplace_back([&work, rank] { work(rank); });
+  for (auto& thread : threads) thread.join();
 }
 
 }  // namespace pharos::checkpoint::test

@@ -18,6 +18,7 @@
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
 #include "pharos/cli/hf_command.h"
+#include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/plan_command.h"
 #include "pharos/cli/recipes_command.h"
 #include "pharos/cli/run_source.h"
@@ -71,8 +72,9 @@ int run(int argc, char** argv) {
   CLI::App app("Pharos trains large language models and lets you look into the training.", "pharos");
   app.set_version_flag("--version", PHAROS_VERSION);
   app.require_subcommand(1);
-  add_train_command(app);
+  add_train_command(app, {argv + std::min(argc, 1), argv + argc});
   add_plan_command(app);
+  add_parity_command(app);
   add_generate_command(app);
   add_recipes_command(app);
   add_config_command(app);

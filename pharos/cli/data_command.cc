@@ -229,7 +229,7 @@ void run_inspect(const InspectArguments& arguments) {
     throw base::UserError({.what = "The split '" + arguments.split + "' gives " + arguments.split_name +
                                    " no share, so it has no samples.",
                            .where = "command line",
-                           .fix = "Choose another --split-name or --split, and a --num-samples above 0."});
+                           .fix = "Choose another --split-name or --split."});
   }
   nlohmann::ordered_json json{{"split_name", arguments.split_name}};
   json.update(describe(*set[index]));
@@ -255,7 +255,7 @@ void add_inspect(CLI::App& data_app) {
   app->add_option("--seed", arguments->seed, "seed of the shuffle (default 1234)")->check(whole_number());
   app->add_option("--num-samples", arguments->num_samples,
                   "samples the run will draw (default: one epoch; a weighted blend needs it)")
-      ->check(whole_number<std::int64_t>(0, config::kMostSteps * config::kMostBatch));
+      ->check(whole_number<std::int64_t>(1, config::kMostSteps * config::kMostBatch));
   app->add_option("--path-to-cache", arguments->path_to_cache,
                   "folder of index caches to use and to fill (default: none)");
   app->add_flag("--json", arguments->json, "print JSON");

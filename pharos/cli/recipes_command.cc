@@ -44,7 +44,7 @@ void show(const std::string& name, const std::vector<std::string>& overrides) {
   const config::ResolvedConfig resolved = config::resolve({.recipe = name, .overrides = overrides});
   print_parameters(name);
   for (const std::string& warning : resolved.warnings) std::cout << "# warning: " << warning << "\n";
-  std::cout << config::to_yaml(resolved);
+  std::cout << config::to_recipe_yaml(resolved);
 }
 
 }  // namespace

@@ -12,8 +12,13 @@
 #include "pharos/base/memory.h"
 #include "pharos/base/text.h"
 #include "pharos/cli/exit_status.h"
+#include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
+#include "pharos/comm/rank_environment.h"
 #include "pharos/config/recipe/run_yaml.h"
+#include "pharos/launch/job.h"
+#include "pharos/launch/rank_process.h"
+#include "pharos/lens/variables/environment.h"
 #include "pharos/plan/plan.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/train.h"
@@ -29,6 +34,9 @@ struct Arguments {
   std::vector<std::string> overrides;
   std::string run_folder;
   bool resume = false;
+  std::int64_t num_ranks = 0;  ///< 0: this process is the only rank
+  std::int64_t max_restarts = 0;
+  std::vector<std::string> words;  ///< the command line as it was given
   lens::LensFlags telemetry;
 };
 
@@ -67,20 +75,48 @@ config::ResolveRequest request_of(const Arguments& arguments) {
 }
 
 /// A run that cannot fit is refused before it starts to swap or is killed half-way.
-void check_memory(const config::ResolvedConfig& resolved) {
+void check_memory(const config::ResolvedConfig& resolved, const comm::RankEnvironment& ranks) {
   if (resolved.config.dist.device != config::DeviceKind::kCpu) return;
   const std::int64_t available = base::available_memory_bytes();
   if (available == 0) return;
-  const plan::Plan plan = plan::make_plan(resolved, 1);
-  const double needed = plan.memory.peak_bytes - plan.memory.part("data");  // mapped pages make way
+  const plan::Plan plan = plan::make_plan(resolved, ranks.world_size);
+  const double of_rank = plan.memory.peak_bytes - plan.memory.part("data");  // mapped pages make way
+  const double needed = of_rank * static_cast<double>(ranks.local_world_size);
   if (needed <= kMemoryMargin * static_cast<double>(available)) return;
   throw base::UserError(
-      {.what = "The run needs about " + base::format_bytes(needed) + " of memory; " +
-               base::format_bytes(static_cast<double>(available)) + " are available.",
+      {.what =
+           "The run needs about " + base::format_bytes(needed) + " of memory" +
+           (ranks.local_world_size > 1 ? " for the " + std::to_string(ranks.local_world_size) + " ranks here" : "") +
+           "; " + base::format_bytes(static_cast<double>(available)) + " are available.",
        .where = resolved.describe("train.micro_batch_size"),
        .why = "The peak is reached in phase " + plan.memory.phase + "; `pharos plan` shows its parts.",
        .fix = "Lower train.micro_batch_size or dataset.seq_length, set model.recompute_granularity=full, or use a "
               "machine with more memory."});
+}
+
+std::filesystem::path run_folder_of(const Arguments& arguments, const config::ResolvedConfig& resolved) {
+  if (!arguments.run_folder.empty()) return arguments.run_folder;
+  // A run.yaml is called after the run it belongs to.
+  const std::string name = resolved.recipe_path.filename() == "run.yaml"
+                               ? resolved.recipe_path.parent_path().filename().string()
+                               : resolved.recipe_name;
+  return train::default_run_folder(name, base::wall_ns());
+}
+
+/// This process becomes the launcher of the ranks. What is wrong with the configuration is said here, once.
+void launch_ranks(const Arguments& arguments) {
+  std::signal(SIGPIPE, SIG_IGN);
+  launch::JobOptions options;
+  options.port = launch::find_job_port(lens::ProcessEnvironment());
+  options.num_ranks = arguments.num_ranks;
+  const config::ResolvedConfig resolved =
+      config::prepare(request_of(arguments), arguments.num_ranks, config::Purpose::kTrain, complete_config);
+  options.program = launch::own_program();
+  options.arguments = launch::without_options(arguments.words, {"--nproc", "--max-restarts", "--run-dir"});
+  options.run_folder = run_folder_of(arguments, resolved);
+  options.is_resumed = arguments.resume;
+  options.max_restarts = arguments.max_restarts;
+  set_exit_code(launch::run_local_job(options, std::cerr));
 }
 
 void run_train(const Arguments& arguments) {
@@ -88,32 +124,37 @@ void run_train(const Arguments& arguments) {
   std::signal(SIGPIPE, SIG_IGN);
   train::TrainOptions options;
   options.main_entry_ns = main_entry_ns();
+  options.ranks = comm::read_rank_environment(lens::ProcessEnvironment());
   const config::ResolvedConfig resolved =
-      config::prepare(request_of(arguments), 1, config::Purpose::kTrain, complete_config);
-  check_memory(resolved);
+      config::prepare(request_of(arguments), options.ranks.world_size, config::Purpose::kTrain, complete_config);
+  options.check_resources = [&resolved, &options] { check_memory(resolved, options.ranks); };
   config::export_environment(resolved.config);
   options.config_ready_ns = base::monotonic_ns();
   options.resume = arguments.resume;
   options.telemetry = arguments.telemetry;
-  // A run.yaml is called after the run it belongs to.
-  const std::string name = resolved.recipe_path.filename() == "run.yaml"
-                               ? resolved.recipe_path.parent_path().filename().string()
-                               : resolved.recipe_name;
-  options.run_folder = arguments.run_folder.empty() ? train::default_run_folder(name, base::wall_ns())
-                                                    : std::filesystem::path(arguments.run_folder);
+  options.run_folder = run_folder_of(arguments, resolved);
   set_exit_code(train::train(resolved, options));
 }
 
 }  // namespace
 
-void add_train_command(CLI::App& app) {
+void add_train_command(CLI::App& app, const std::vector<std::string>& words) {
   auto arguments = std::make_shared<Arguments>();
+  arguments->words = words;
   CLI::App* command = app.add_subcommand("train", "Train a model by a recipe");
   command->add_option("recipe", arguments->recipe, "Recipe by name or path (pharos recipes list)");
   command->add_option("overrides", arguments->overrides,
                       "key=value …: fields of the configuration or parameters of the recipe");
   command->add_option("--run-dir", arguments->run_folder, "Folder of the run (default: runs/RECIPE-TIME)");
   command->add_flag("--resume", arguments->resume, "Continue the run in --run-dir from its last checkpoint");
+  CLI::Option* nproc = command->add_option("--nproc", arguments->num_ranks,
+                                           "Start this many ranks on this machine (not under torchrun or srun)");
+  nproc->check(whole_number<std::int64_t>(1, 4096));
+  command
+      ->add_option("--max-restarts", arguments->max_restarts,
+                   "With --nproc: continue a job that died from its last checkpoint, at most this many times")
+      ->check(whole_number<std::int64_t>(0, 1'000'000))
+      ->needs(nproc);
   auto* telemetry = command->add_option_group("Telemetry (docs/observability)");
   // Not one flag of an optional: that one is false, not absent, when nobody gives it.
   CLI::Option* on = telemetry->add_flag_callback(
@@ -126,7 +167,7 @@ void add_train_command(CLI::App& app) {
   telemetry->add_option("--otel-service-name", arguments->telemetry.service_name, "service.name");
   telemetry->add_option("--otel-span-groups", arguments->telemetry.span_groups,
                         "Span groups to record: default, per_step, all, or a list");
-  command->callback([arguments] { run_train(*arguments); });
+  command->callback([arguments] { arguments->num_ranks > 0 ? launch_ranks(*arguments) : run_train(*arguments); });
 }
 
 }  // namespace pharos::cli

@@ -20,7 +20,8 @@ const char* operation_name(Operation operation);
 struct Flight {
   std::string group;
   std::vector<std::int64_t> ranks;  ///< members of the group, global
-  std::uint64_t number = 0;         ///< within the group, from 1
+  /// From 1: of the group's collectives, or of the transfers in this direction with this peer. 0: its connections.
+  std::uint64_t number = 0;
   Operation operation = Operation::kAllReduce;
   std::string purpose;
   std::int64_t bytes = 0;
@@ -28,6 +29,7 @@ struct Flight {
   std::int64_t arrival_ns = 0;  ///< this rank made the call
   std::int64_t start_ns = 0;    ///< it was handed to the transport
   std::int64_t end_ns = 0;      ///< its result was there (as far as this rank has looked)
+  std::int64_t wait_ns = 0;     ///< this rank began to wait for its result
   bool is_pending() const { return arrival_ns != 0 && end_ns == 0; }
 };
 
@@ -38,6 +40,8 @@ struct RankState {
   std::string phase;             ///< "set-up", "step", "evaluation", "save", "leaving"
   std::int64_t step = 0;         ///< completed
   std::int64_t progress_ns = 0;  ///< CLOCK_MONOTONIC of the last step or phase
+  std::int64_t alive_ns = 0;     ///< when the watchdog last showed itself; 0: there is none
+  bool has_ended = false;        ///< set by who has seen the process end; its record cannot say so
   std::vector<Flight> flights;   ///< oldest first; pending ones are never pushed out by finished ones
 };
 
@@ -54,8 +58,10 @@ RankState read_flight_record(const std::filesystem::path& path);
 
 /// Who holds up whom, from the records of all ranks that left one; see docs/parallelism.md for the rule.
 struct HangVerdict {
-  std::vector<std::int64_t> culprits;  ///< ranks that others wait for and that wait for nobody; empty: nobody waits
-  std::vector<std::string> lines;      ///< for people: each waiting group with call, number, purpose, who came, who not
+  /// Ranks that others wait for and that wait for nobody; else those that wait for each other in a circle, called
+  /// different things at the same number, or are in a call that does not end but show no life. Empty: nobody waits.
+  std::vector<std::int64_t> culprits;
+  std::vector<std::string> lines;  ///< for people: each waiting group with call, number, purpose, who came, who not
 };
 HangVerdict judge(const std::vector<RankState>& ranks);
 

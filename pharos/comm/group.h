@@ -14,6 +14,9 @@
 
 namespace pharos::comm {
 
+struct GroupState;  // of the implementation
+struct WorkState;
+
 /// A collective that did not come to its end: a peer is gone, or did not arrive within the time-out. The message names
 /// group, operation, number and purpose. The process can only leave: the state of its peers is unknown.
 class CommunicationError : public std::runtime_error {
@@ -21,6 +24,7 @@ class CommunicationError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// kAverage is for floating-point types.
 enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
 
 /// What a call is for, in words an operator knows: {"gradient bucket", 3}. `what` must be a literal.
@@ -33,7 +37,7 @@ struct Purpose {
 /// an exception is in flight, so that buffers outlive their transfer.
 class Work {
  public:
-  Work() = default;
+  Work();
   Work(Work&&) noexcept;
   Work& operator=(Work&&) noexcept;
   ~Work();
@@ -43,8 +47,7 @@ class Work {
 
  private:
   friend class Group;
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<WorkState> state_;
 };
 
 /// Ranks that communicate with each other. Every member must make the same calls in the same order. In a group of one
@@ -82,9 +85,8 @@ class Group {
 
  private:
   friend class World;
-  struct State;
-  explicit Group(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Group(std::unique_ptr<GroupState> state);
+  std::unique_ptr<GroupState> state_;
 };
 
 }  // namespace pharos::comm

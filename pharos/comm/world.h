@@ -36,6 +36,7 @@ class World {
   std::int64_t rank() const;
   std::int64_t size() const;
   const RankEnvironment& environment() const;
+  at::Device device() const;
 
   /// Every rank's text for `key`, in rank order. Every rank must call it, once per key, before any group is needed.
   std::vector<std::string> exchange(const std::string& key, const std::string& text);
@@ -57,10 +58,14 @@ class World {
 
   /// Leaves in good order: waits until every rank is here (at most a few seconds), so that nobody sees a peer go.
   void leave();
+  /// Leaves at once after a failure of this rank alone: calls under way are not waited for (peers may be alive and never
+  /// come), their groups and buffers stay until the process ends. Only rank() and size() may be called from then on.
+  void abandon();
 
  private:
   struct State;
   std::unique_ptr<State> state_;
+  bool is_abandoned_ = false;
 };
 
 }  // namespace pharos::comm

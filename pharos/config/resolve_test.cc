@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/config/recipe/recipe.h"
 #include "pharos/config/recipe/run_yaml.h"
@@ -217,6 +218,21 @@ TEST_F(ResolveTest, RunYamlReadsBackAsTheSameConfiguration) {
     EXPECT_THAT(loaded.origin_of("checkpoint.save").text, HasSubstr("run.yaml:"));
     EXPECT_THAT(text, HasSubstr("# command line"));
   }
+}
+
+TEST_F(ResolveTest, RunYamlThatIsCutIsRefused) {
+  const std::string text = to_yaml(resolve({.recipe = "quickstart"}));
+  for (std::size_t size = 1; size < text.size(); size += size + 97 < text.size() ? 97 : 1) {
+    write("run.yaml", text.substr(0, size));
+    try {
+      load_run_yaml(folder_);
+      ADD_FAILURE() << "accepted " << size << " of " << text.size() << " bytes";
+    } catch (const base::UserError& error) {
+      EXPECT_THAT(error.parts().what, HasSubstr("is damaged: its end is missing"));
+    }
+  }
+  write("run.yaml", "config:\n  train:\n    train_iters: 7\n");  // written by hand
+  EXPECT_EQ(load_run_yaml(folder_).config.train.train_iters, 7);
 }
 
 TEST_F(ResolveTest, CompareListsWhatDiffers) {

@@ -30,28 +30,50 @@ fs::path find_trajectory(const fs::path& oracle, const fs::path& folder) {
   fail(oracle, "trajectory.json is neither beside it nor in '" + folder.string() + "'");
 }
 
-Trajectory read_trajectory(const fs::path& path, std::int64_t num_batches) {
-  const json parsed = base::read_json_file(path);
-  Trajectory trajectory;
-  try {
-    const json& optimizer = parsed.at("optimizer");
-    if (optimizer.at("name") != "AdamW") fail(path, "its optimizer is " + optimizer.at("name").dump() + ", not AdamW");
-    trajectory.learning_rate = optimizer.at("lr");
-    trajectory.beta1 = optimizer.at("betas").at(0);
-    trajectory.beta2 = optimizer.at("betas").at(1);
-    trajectory.epsilon = optimizer.at("eps");
-    trajectory.weight_decay = optimizer.at("weight_decay");
-    trajectory.clip_grad_norm = parsed.at("clip_grad_norm");
-    for (const json& step : parsed.at("steps")) {
-      trajectory.steps.push_back({step.at("batch"), step.at("loss"), step.at("grad_norm")});
-      const std::int64_t batch = trajectory.steps.back().batch;
-      if (batch < 0 || batch >= num_batches)
-        fail(path, "batch " + std::to_string(batch) + " of step " + step.at("step").dump() + " does not exist");
-    }
-  } catch (const json::exception& error) {
-    fail(path, error.what());
+/// Entries of trajectory.json by place, as in "/optimizer/betas/0"; each must be there and be what is asked for.
+class TrajectoryReader {
+ public:
+  explicit TrajectoryReader(const fs::path& path) : path_(path), root_(base::read_json_file(path)) {}
+
+  const json& at(const std::string& place) const {
+    const json::json_pointer pointer(place);
+    if (!root_.contains(pointer)) fail(path_, place + " is missing");
+    return root_.at(pointer);
   }
-  if (trajectory.steps.empty()) fail(path, "it has no steps");
+  double number(const std::string& place) const {
+    const json& value = at(place);
+    if (!value.is_number()) fail(path_, place + " is not a number");
+    return value.get<double>();
+  }
+  std::int64_t index(const std::string& place, std::int64_t end) const {
+    const json& value = at(place);
+    const bool is_valid = value.is_number_integer() && value >= 0 && value < end;
+    if (!is_valid) fail(path_, place + " is not a whole number from 0 to " + std::to_string(end - 1));
+    return value.get<std::int64_t>();
+  }
+
+ private:
+  const fs::path& path_;
+  json root_;
+};
+
+Trajectory read_trajectory(const fs::path& path, std::int64_t num_batches) {
+  const TrajectoryReader reader(path);
+  if (reader.at("/optimizer/name") != "AdamW") fail(path, "/optimizer/name is not AdamW");
+  Trajectory trajectory{.learning_rate = reader.number("/optimizer/lr"),
+                        .beta1 = reader.number("/optimizer/betas/0"),
+                        .beta2 = reader.number("/optimizer/betas/1"),
+                        .epsilon = reader.number("/optimizer/eps"),
+                        .weight_decay = reader.number("/optimizer/weight_decay"),
+                        .clip_grad_norm = reader.number("/clip_grad_norm"),
+                        .steps = {}};
+  const json& steps = reader.at("/steps");
+  if (!steps.is_array() || steps.empty()) fail(path, "/steps is not a list of steps");
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const std::string place = "/steps/" + std::to_string(i);
+    trajectory.steps.push_back({reader.index(place + "/batch", num_batches), reader.number(place + "/loss"),
+                                reader.number(place + "/grad_norm")});
+  }
   return trajectory;
 }
 

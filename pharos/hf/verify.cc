@@ -75,6 +75,14 @@ class Session {
            .where = oracle_path_.string(),
            .fix = "Give the oracle that was made from this folder."});
     }
+    using Type = checkpoint::ElementType;
+    const bool is_real = entry->type == Type::kF64 || entry->type == Type::kF32 || entry->type == Type::kBF16 ||
+                         entry->type == Type::kF16;
+    if (!is_real) {
+      throw base::UserError({.what = "'" + oracle_path_.string() + "': '" + name + "' is not F64, F32, BF16 or F16.",
+                             .where = oracle_path_.string(),
+                             .fix = "Store the values as they were computed, without a conversion."});
+    }
     const at::Tensor values = oracle_.tensors.view(name).to(at::kFloat);
     if (!at::isfinite(values).all().item<bool>()) {
       throw base::UserError(

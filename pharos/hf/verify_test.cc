@@ -152,9 +152,53 @@ TEST(HfVerify, NamesWhatIsMissingOrOfAnotherModel) {
   const FixtureCopy copy("llama");
   copy.change_json("trajectory.json", [](nlohmann::json& parsed) { parsed.erase("clip_grad_norm"); });
   EXPECT_THAT(error_of([&] { verify(copy.path(), copy.oracle()); }), HasSubstr("clip_grad_norm"));
+  std::ofstream(copy.path() / "trajectory.json") << R"({"clip_grad_norm": 1e999})";
+  EXPECT_THAT(error_of([&] { verify(copy.path(), copy.oracle()); }), HasSubstr("trajectory.json' holds JSON"));
   std::filesystem::remove(copy.path() / "trajectory.json");
   EXPECT_THAT(error_of([&] { verify(copy.path(), copy.oracle()); }),
               HasSubstr("trajectory.json is neither beside it nor in"));
+}
+
+TEST(HfVerify, NamesThePlaceOfAWrongTrajectory) {
+  struct Case {
+    const char* patch;
+    const char* said;
+  };
+  const FixtureCopy copy("llama");
+  const nlohmann::json whole = base::read_json_file(copy.path() / "trajectory.json");
+  for (const Case& item : {Case{R"({"optimizer": {"lr": "1e-3"}})", "/optimizer/lr is not a number"},
+                           Case{R"({"optimizer": {"betas": 0.9}})", "/optimizer/betas/0 is missing"},
+                           Case{R"({"optimizer": {"name": "SGD"}})", "/optimizer/name is not AdamW"},
+                           Case{R"({"optimizer": []})", "/optimizer/name is missing"},
+                           Case{R"({"steps": {}, "optimizer": {}})", "/steps is not a list"},
+                           Case{R"({"steps": [7]})", "/steps/0/batch is missing"},
+                           Case{R"({"steps": [{"batch": 0.5}]})", "/steps/0/batch is not a whole number"},
+                           Case{R"({"steps": [{"batch": 99}]})", "/steps/0/batch is not a whole number"},
+                           Case{R"({"steps": [{"batch": 0, "loss": null}]})", "/steps/0/loss is not a number"}}) {
+    copy.change_json("trajectory.json", [&](nlohmann::json& parsed) {
+      parsed = whole;
+      const nlohmann::json patch = nlohmann::json::parse(item.patch);
+      if (patch.contains("steps")) parsed["steps"] = nullptr;
+      parsed.merge_patch(patch);
+      if (patch.contains("steps")) parsed["steps"] = patch["steps"];
+    });
+    EXPECT_THAT(error_of([&] { verify(copy.path(), copy.oracle()); }), HasSubstr(item.said)) << item.patch;
+  }
+}
+
+TEST(HfVerify, RefusesAnOracleOfWholeNumbers) {
+  const FixtureCopy copy("llama");
+  const checkpoint::SafetensorsFile file(copy.oracle());
+  for (const char* changed : {"logits", "loss", "grad_norm"}) {
+    std::map<std::string, at::Tensor> tensors;
+    for (const auto& entry : file.header().tensors) {
+      const at::Tensor values = file.view(entry.name);
+      tensors[entry.name] = entry.name == changed ? values.to(at::kInt) : values;
+    }
+    const auto path = copy.path() / (std::string(changed) + ".safetensors");
+    checkpoint::write_safetensors(path, {tensors.begin(), tensors.end()});
+    EXPECT_THAT(error_of([&] { verify(copy.path(), path); }), HasSubstr(std::string(changed) + "' is not F64"));
+  }
 }
 
 }  // namespace

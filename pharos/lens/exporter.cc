@@ -134,7 +134,7 @@ ExportFiles export_files_beside(const std::filesystem::path& spans) {
 
 std::shared_ptr<Exporter> make_file_exporter(const ExportFiles& files) { return std::make_shared<FileExporter>(files); }
 
-std::shared_ptr<Exporter> make_file_exporter(std::filesystem::path path) {
+std::shared_ptr<Exporter> make_file_exporter(const std::filesystem::path& path) {
   return make_file_exporter(export_files_beside(path));
 }
 

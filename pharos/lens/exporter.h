@@ -53,7 +53,7 @@ ExportFiles export_files_beside(const std::filesystem::path& spans);
 std::shared_ptr<Exporter> make_file_exporter(const ExportFiles& files);
 
 /// With export_files_beside(path).
-std::shared_ptr<Exporter> make_file_exporter(std::filesystem::path path);
+std::shared_ptr<Exporter> make_file_exporter(const std::filesystem::path& path);
 
 /// Keeps everything, for tests.
 class MemoryExporter : public Exporter {

@@ -7,6 +7,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/lens/variables/scalar.h"
 
 namespace pharos::lens {
 namespace {
@@ -97,7 +98,7 @@ std::string normalized(std::string_view item) {
   const std::vector<std::string> nearest = base::nearest_names(item, known);
   std::string fix = nearest.empty() ? "" : "Did you mean " + base::join(nearest, " or ") + "? ";
   fix += "Valid are " + base::join(known, ", ") + "; separate several by commas.";
-  throw base::UserError({.what = "Unknown span group \"" + item + "\".", .where = where, .fix = fix});
+  throw base::UserError({.what = "Unknown span group \"" + shown(item) + "\".", .where = where, .fix = fix});
 }
 
 GroupMask find_item(const std::string& item, const std::string& where) {

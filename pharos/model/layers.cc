@@ -23,6 +23,13 @@ struct Block {
   int replicas = 1;  ///< of a column-parallel split
 };
 
+/// Where a layer lies.
+struct Placement {
+  const comm::Mesh& mesh;
+  std::int64_t rank;
+  nn::TensorParallel parallel;
+};
+
 Parameter declare_matrix(std::string name, const std::vector<Block>& blocks, std::int64_t columns, int split_axis,
                          double deviation) {
   Parameter parameter;
@@ -49,18 +56,22 @@ Parameter declare_bias(std::string name, const std::vector<Block>& blocks, bool 
 }
 
 /// Column parallel: rows of the weight (outputs) are divided.
-nn::Linear declare_column_linear(const std::string& name, const std::vector<Block>& blocks, std::int64_t columns,
-                                 bool bias, double deviation) {
-  nn::Linear linear{declare_matrix(name + ".weight", blocks, columns, 0, deviation), std::nullopt};
+nn::ColumnLinear declare_column_linear(const std::string& name, const std::vector<Block>& blocks, std::int64_t columns,
+                                       bool bias, double deviation, const nn::TensorParallel& parallel) {
+  nn::ColumnLinear linear{declare_matrix(name + ".weight", blocks, columns, 0, deviation), std::nullopt, parallel};
   if (bias) linear.bias = declare_bias(name + ".bias", blocks, true);
   return linear;
 }
 
 /// Row parallel: columns of the weight (inputs) are divided, the bias is whole everywhere.
-nn::Linear declare_row_linear(const std::string& name, std::int64_t rows, std::int64_t columns, bool bias,
-                              double deviation) {
-  nn::Linear linear{declare_matrix(name + ".weight", {{name, rows}}, columns, 1, deviation), std::nullopt};
-  if (bias) linear.bias = declare_bias(name + ".bias", {{name, rows}}, false);
+nn::RowLinear declare_row_linear(const std::string& name, std::int64_t rows, std::int64_t columns, bool bias,
+                                 double deviation, const Placement& placement) {
+  nn::RowLinear linear{declare_matrix(name + ".weight", {{name, rows}}, columns, 1, deviation), std::nullopt,
+                       placement.parallel};
+  if (bias) {
+    linear.bias = declare_bias(name + ".bias", {{name, rows}}, false);
+    linear.bias->sum_gradient_over_tensor = placement.parallel.sequence;
+  }
   return linear;
 }
 
@@ -76,13 +87,14 @@ bool recomputes_core_attention(const ModelConfig& config) {
          config.recompute_modules->end();
 }
 
-nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh,
+nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t layer, const Placement& placement,
                                        const std::string& name) {
-  const std::int64_t tensor_parallel = mesh.size(MeshDim::kTensor);
+  const std::int64_t tensor_parallel = placement.mesh.size(MeshDim::kTensor);
   nn::AttentionOptions options;
   options.num_global_heads = *config.num_attention_heads;
   options.num_heads = *config.num_attention_heads / tensor_parallel;
   options.num_kv_heads = std::max<std::int64_t>(1, config::num_query_groups_or_default(config) / tensor_parallel);
+  options.first_head = options.num_heads * placement.mesh.coordinate(placement.rank, MeshDim::kTensor);
   options.head_width = config::kv_channels_or_default(config);
   options.dropout = config.attention_dropout;
   options.window = attention_window(config, layer);
@@ -94,37 +106,39 @@ nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t l
   return options;
 }
 
-nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh,
+nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t layer, const Placement& placement,
                                     const std::string& name) {
   const std::int64_t width = config::kv_channels_or_default(config), hidden = *config.hidden_size;
   const std::int64_t query_width = *config.num_attention_heads * width;
   const std::int64_t groups = config::num_query_groups_or_default(config), kv_width = groups * width;
-  const int replicas = static_cast<int>(std::max<std::int64_t>(1, mesh.size(MeshDim::kTensor) / groups));
+  const std::int64_t tensor_parallel = placement.mesh.size(MeshDim::kTensor);
+  const int replicas = static_cast<int>(std::max<std::int64_t>(1, tensor_parallel / groups));
   const std::vector<Block> blocks{
       {name + ".q", query_width}, {name + ".k", kv_width, replicas}, {name + ".v", kv_width, replicas}};
   nn::SelfAttention attention;
   attention.qkv = declare_column_linear(name + ".qkv", blocks, hidden, config.add_bias_linear || config.add_qkv_bias,
-                                        config.init_method_std);
+                                        config.init_method_std, placement.parallel);
   if (config.qk_layernorm) {
-    attention.q_layernorm = declare_norm(config, name + ".q_layernorm", width);
-    attention.k_layernorm = declare_norm(config, name + ".k_layernorm", width);
+    attention.q_layernorm = declare_norm(config, name + ".q_layernorm", width, tensor_parallel > 1);
+    attention.k_layernorm = declare_norm(config, name + ".k_layernorm", width, tensor_parallel > 1);
   }
-  attention.linear_proj =
-      declare_row_linear(name + ".linear_proj", hidden, query_width,
-                         config.add_attention_output_bias.value_or(config.add_bias_linear), output_deviation(config));
-  attention.options = attention_options(config, layer, mesh, name);
+  attention.linear_proj = declare_row_linear(name + ".linear_proj", hidden, query_width,
+                                             config.add_attention_output_bias.value_or(config.add_bias_linear),
+                                             output_deviation(config), placement);
+  attention.options = attention_options(config, layer, placement, name);
   return attention;
 }
 
-nn::Mlp declare_mlp(const ModelConfig& config, const std::string& name) {
+nn::Mlp declare_mlp(const ModelConfig& config, const Placement& placement, const std::string& name) {
   const std::int64_t inner = config::ffn_hidden_size_or_default(config), hidden = *config.hidden_size;
   const std::vector<Block> blocks = config.gated_linear_unit
                                         ? std::vector<Block>{{name + ".gate", inner}, {name + ".up", inner}}
                                         : std::vector<Block>{{name + ".linear_fc1", inner}};
   nn::Mlp mlp;
   const bool bias = config.add_mlp_bias.value_or(config.add_bias_linear);
-  mlp.fc1 = declare_column_linear(name + ".linear_fc1", blocks, hidden, bias, config.init_method_std);
-  mlp.fc2 = declare_row_linear(name + ".linear_fc2", hidden, inner, bias, output_deviation(config));
+  mlp.fc1 =
+      declare_column_linear(name + ".linear_fc1", blocks, hidden, bias, config.init_method_std, placement.parallel);
+  mlp.fc2 = declare_row_linear(name + ".linear_fc2", hidden, inner, bias, output_deviation(config), placement);
   mlp.activation = config.activation_func;
   mlp.gated = config.gated_linear_unit;
   mlp.clamp = config.activation_func_clamp_value;
@@ -147,7 +161,7 @@ Parameter declare_vocabulary_table(const ModelConfig& config, const std::string&
 
 }  // namespace
 
-nn::Norm declare_norm(const ModelConfig& config, const std::string& name, std::int64_t width) {
+nn::Norm declare_norm(const ModelConfig& config, const std::string& name, std::int64_t width, bool partial) {
   nn::Norm norm;
   norm.is_rms = config.normalization == config::Normalization::kRmsNorm;
   norm.zero_centered = config.layernorm_zero_centered_gamma;
@@ -155,11 +169,15 @@ nn::Norm declare_norm(const ModelConfig& config, const std::string& name, std::i
   norm.weight.name = name + ".weight";
   norm.weight.weight_decay = false;
   norm.weight.pieces = {{norm.weight.name, {width}, {}, Init::constant(norm.zero_centered ? 0 : 1)}};
-  if (!norm.is_rms) norm.bias = declare_bias(name + ".bias", {{name, width}}, false);
+  norm.weight.sum_gradient_over_tensor = partial;
+  if (!norm.is_rms) {
+    norm.bias = declare_bias(name + ".bias", {{name, width}}, false);
+    norm.bias->sum_gradient_over_tensor = partial;
+  }
   return norm;
 }
 
-nn::Embedding declare_embedding(const ModelConfig& config) {
+nn::Embedding declare_embedding(const ModelConfig& config, const nn::TensorParallel& parallel) {
   const double deviation = config.embedding_init_method_std.value_or(config.init_method_std);
   nn::Embedding embedding;
   embedding.words = declare_vocabulary_table(config, "embedding.word_embeddings.weight", deviation);
@@ -170,8 +188,10 @@ nn::Embedding declare_embedding(const ModelConfig& config) {
                                     {config.seq_length, *config.hidden_size},
                                     {},
                                     Init::normal(config.init_method_std)}};
+    embedding.positions->sum_gradient_over_tensor = parallel.sequence;
   }
   embedding.dropout = config.hidden_dropout;
+  embedding.parallel = parallel;
   return embedding;
 }
 
@@ -179,15 +199,20 @@ Parameter declare_output_layer(const ModelConfig& config) {
   return declare_vocabulary_table(config, "output_layer.weight", config.init_method_std);
 }
 
-std::unique_ptr<TransformerLayer> declare_layer(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh) {
+std::unique_ptr<TransformerLayer> declare_layer(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh,
+                                                std::int64_t rank, const nn::TensorParallel& parallel) {
   const std::string name = "decoder.layers." + std::to_string(layer);
+  const Placement placement{mesh, rank, parallel};
   auto declared = std::make_unique<TransformerLayer>();
   declared->number = layer + 1;
-  declared->input_layernorm = declare_norm(config, name + ".input_layernorm", *config.hidden_size);
-  declared->self_attention = declare_attention(config, layer, mesh, name + ".self_attention");
-  declared->pre_mlp_layernorm = declare_norm(config, name + ".pre_mlp_layernorm", *config.hidden_size);
-  declared->mlp = declare_mlp(config, name + ".mlp");
+  declared->input_layernorm =
+      declare_norm(config, name + ".input_layernorm", *config.hidden_size, placement.parallel.sequence);
+  declared->self_attention = declare_attention(config, layer, placement, name + ".self_attention");
+  declared->pre_mlp_layernorm =
+      declare_norm(config, name + ".pre_mlp_layernorm", *config.hidden_size, placement.parallel.sequence);
+  declared->mlp = declare_mlp(config, placement, name + ".mlp");
   declared->hidden_dropout = config.hidden_dropout;
+  declared->parallel = parallel;
   return declared;
 }
 

@@ -9,14 +9,18 @@
 
 namespace pharos::model {
 
-/// A layer with its parameters declared but not allocated; `layer` counts from 0 over the whole model.
+/// A layer with its parameters declared but not allocated; `layer` counts from 0 over the whole model. `rank` of `mesh`
+/// holds it, and computes it together with the other ranks of `parallel`.
 std::unique_ptr<TransformerLayer> declare_layer(const config::ModelConfig& config, std::int64_t layer,
-                                                const comm::Mesh& mesh);
+                                                const comm::Mesh& mesh, std::int64_t rank = 0,
+                                                const nn::TensorParallel& parallel = {});
 
-/// A norm of `width` elements whose pieces are called `name`.weight and `name`.bias.
-nn::Norm declare_norm(const config::ModelConfig& config, const std::string& name, std::int64_t width);
+/// A norm of `width` elements whose pieces are called `name`.weight and `name`.bias. `partial`: tensor-parallel ranks
+/// norm different tokens or heads, so that each sees a part of the gradient.
+nn::Norm declare_norm(const config::ModelConfig& config, const std::string& name, std::int64_t width,
+                      bool partial = false);
 
-nn::Embedding declare_embedding(const config::ModelConfig& config);
+nn::Embedding declare_embedding(const config::ModelConfig& config, const nn::TensorParallel& parallel = {});
 
 /// The output layer's weight [padded vocabulary, hidden]; call only when it is not tied.
 tensor::Parameter declare_output_layer(const config::ModelConfig& config);
@@ -28,7 +32,7 @@ void for_each_parameter(TransformerLayer& layer, const Visit& visit) {
     visit(n.weight);
     if (n.bias) visit(*n.bias);
   };
-  const auto linear = [&](nn::Linear& l) {
+  const auto linear = [&](auto& l) {
     visit(l.weight);
     if (l.bias) visit(*l.bias);
   };

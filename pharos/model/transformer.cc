@@ -7,8 +7,8 @@
 #include "pharos/config/derived.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/layers.h"
-#include "pharos/nn/linear.h"
 #include "pharos/nn/loss.h"
+#include "pharos/nn/parallel/linear.h"
 #include "pharos/nn/recompute.h"
 
 namespace pharos::model {
@@ -80,22 +80,31 @@ at::Tensor TransformerLayer::forward(const at::Tensor& hidden, const nn::RotaryA
     PHAROS_SPAN(span, lens::Group::kLayer, "megatron.layer.self_attention");
     attended = self_attention.forward(input_layernorm.forward(hidden), angles, context, index);
   }
-  attended = hidden + nn::dropout(attended, hidden_dropout, name + ".residual", context);
+  attended = hidden + nn::dropout_of_tokens(attended, hidden_dropout, name + ".residual", context, parallel);
   PHAROS_SPAN(span, lens::Group::kLayer, "megatron.layer.mlp");
   const at::Tensor transformed = mlp.forward(pre_mlp_layernorm.forward(attended));
-  return attended + nn::dropout(transformed, hidden_dropout, name + ".mlp_residual", context);
+  return attended + nn::dropout_of_tokens(transformed, hidden_dropout, name + ".mlp_residual", context, parallel);
 }
 
-Transformer::Transformer(const ModelConfig& config, const Stage& stage, const comm::Mesh& mesh, std::int64_t rank)
-    : config_(config), stage_(stage), mesh_(mesh), rank_(rank) {
-  if (stage.embedding) embedding_ = declare_embedding(config);
+Transformer::Transformer(const ModelConfig& config, const Stage& stage, const comm::Mesh& mesh, std::int64_t rank,
+                         const ParallelGroups& groups)
+    : config_(config),
+      stage_(stage),
+      mesh_(mesh),
+      rank_(rank),
+      parallel_{groups.tensor, config.sequence_parallel && mesh.size(comm::MeshDim::kTensor) > 1} {
+  PHAROS_CHECK(groups.tensor == nullptr || (parallel_.size() == mesh.size(comm::MeshDim::kTensor) &&
+                                            parallel_.rank() == mesh.coordinate(rank, comm::MeshDim::kTensor)),
+               "the tensor-parallel group is not that of this rank in the mesh");
+  if (stage.embedding) embedding_ = declare_embedding(config, parallel_);
   for (std::int64_t i = 0; i < stage.num_layers; ++i)
-    layers_.push_back(declare_layer(config, stage.first_layer + i, mesh));
+    layers_.push_back(declare_layer(config, stage.first_layer + i, mesh, rank, parallel_));
   if (stage.output) {
-    final_layernorm_ = declare_norm(config, "decoder.final_layernorm", *config.hidden_size);
+    final_layernorm_ = declare_norm(config, "decoder.final_layernorm", *config.hidden_size, parallel_.sequence);
     PHAROS_CHECK(!config.share_embeddings_and_output_weights || stage.embedding,
                  "tied embeddings need both ends on one stage");
     if (!config.share_embeddings_and_output_weights) output_layer_ = declare_output_layer(config);
+    if (embedding_ && !output_layer_) embedding_->words.num_uses = 2;
   }
   for (auto* parameter : parameters()) tensor::declare(*parameter, scalar_type(config), mesh, rank);
 }
@@ -131,6 +140,7 @@ void Transformer::allocate(at::Device device) {
 }
 
 at::Tensor Transformer::hidden_states(const at::Tensor& input, const nn::ForwardContext& context) const {
+  PHAROS_CHECK(parallel_.size() == mesh_.size(comm::MeshDim::kTensor), "the tensor-parallel group is missing");
   at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input;
   if (tap_) tap_("embed", embedding_ ? nn::embed(input, embedding_->words) : hidden);
   hidden = run_layers(hidden, context);
@@ -158,12 +168,22 @@ at::Tensor Transformer::run_layers(at::Tensor hidden, const nn::ForwardContext& 
   return hidden;
 }
 
+at::Tensor Transformer::own_logits(const at::Tensor& hidden) const {
+  return nn::column_linear(hidden, output_layer_ ? *output_layer_ : embedding_->words, nullptr, parallel_);
+}
+
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
-  return nn::linear(hidden, output_layer_ ? *output_layer_ : embedding_->words, nullptr);
+  PHAROS_CHECK(!parallel_.is_split(), "the columns of the logits lie on several ranks");
+  return own_logits(hidden);
+}
+
+void Transformer::set_activation_tap(ActivationTap tap) {
+  PHAROS_CHECK(!parallel_.is_split(), "activations lie on several ranks");
+  tap_ = std::move(tap);
 }
 
 at::Tensor Transformer::token_losses(const at::Tensor& hidden, const at::Tensor& labels) const {
-  return nn::cross_entropy(logits(hidden), labels, *config_.vocab_size);
+  return nn::cross_entropy(own_logits(hidden), labels, *config_.vocab_size, parallel_);
 }
 
 nn::KeyValueCache Transformer::make_cache(std::int64_t batch, std::int64_t capacity) const {

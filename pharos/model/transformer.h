@@ -39,8 +39,9 @@ struct TransformerLayer {
   nn::Norm pre_mlp_layernorm;
   nn::Mlp mlp;
   double hidden_dropout = 0;
+  nn::TensorParallel parallel;
 
-  /// hidden: [batch, tokens, hidden] -> the same shape.
+  /// hidden: [batch, tokens, hidden] -> the same shape; under sequence parallelism this rank's tokens.
   at::Tensor forward(const at::Tensor& hidden, const nn::RotaryAngles* angles, const nn::ForwardContext& context,
                      std::size_t index) const;
 };
@@ -48,10 +49,17 @@ struct TransformerLayer {
 /// Observes activations by name ("embed", "layer.0", …, "final_norm") for checks against a reference.
 using ActivationTap = std::function<void(const std::string& name, const at::Tensor& value)>;
 
+/// Ranks that compute a stage together, by dimension; null where the mesh has size 1. Without them a divided model can
+/// be declared, loaded and saved, but not run.
+struct ParallelGroups {
+  comm::Group* tensor = nullptr;
+};
+
 class Transformer {
  public:
   /// Declares every parameter on the meta device; nothing is allocated. `config` must be valid and complete.
-  Transformer(const config::ModelConfig& config, const Stage& stage, const comm::Mesh& mesh, std::int64_t rank);
+  Transformer(const config::ModelConfig& config, const Stage& stage, const comm::Mesh& mesh, std::int64_t rank,
+              const ParallelGroups& groups = {});
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
@@ -68,10 +76,13 @@ class Transformer {
   void allocate(at::Device device);
 
   /// tokens: int64 [batch, tokens] on the first stage, else the hidden states [batch, tokens, hidden] of the stage
-  /// before. Returns the hidden states [batch, tokens, hidden], after the last norm on the last stage.
+  /// before. Returns the hidden states [batch, tokens, hidden], after the last norm on the last stage. Under sequence
+  /// parallelism hidden states are those of this rank's tokens; ids, positions and labels are always those of all
+  /// tokens.
   at::Tensor hidden_states(const at::Tensor& input, const nn::ForwardContext& context) const;
 
   /// hidden: as hidden_states() returns them on the last stage. Returns logits [batch, tokens, padded vocabulary].
+  /// For models that are whole on this rank.
   at::Tensor logits(const at::Tensor& hidden) const;
 
   /// Cross entropy of each token, float32 [batch, tokens]. labels: int64 [batch, tokens].
@@ -80,15 +91,19 @@ class Transformer {
   /// An empty cache for `batch` sequences of at most `capacity` tokens.
   nn::KeyValueCache make_cache(std::int64_t batch, std::int64_t capacity) const;
 
-  void set_activation_tap(ActivationTap tap) { tap_ = std::move(tap); }
+  /// For models that are whole on this rank.
+  void set_activation_tap(ActivationTap tap);
 
  private:
   at::Tensor run_layers(at::Tensor hidden, const nn::ForwardContext& context) const;
+  /// This rank's columns of the logits.
+  at::Tensor own_logits(const at::Tensor& hidden) const;
 
   config::ModelConfig config_;
   Stage stage_;
   comm::Mesh mesh_;
   std::int64_t rank_;
+  nn::TensorParallel parallel_;
   std::optional<nn::Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::optional<nn::Norm> final_layernorm_;

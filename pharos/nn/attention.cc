@@ -64,8 +64,9 @@ at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const 
 
 at::Tensor SelfAttention::forward(const at::Tensor& hidden, const RotaryAngles* angles, const ForwardContext& context,
                                   std::size_t layer) const {
-  const std::int64_t batch = hidden.size(0), tokens = hidden.size(1), width = options.head_width;
-  const auto parts = qkv.forward(hidden).split_with_sizes(
+  const at::Tensor projected = qkv.forward(hidden);
+  const std::int64_t batch = projected.size(0), tokens = projected.size(1), width = options.head_width;
+  const auto parts = projected.split_with_sizes(
       {options.num_heads * width, options.num_kv_heads * width, options.num_kv_heads * width}, -1);
   at::Tensor query = parts[0].unflatten(-1, {options.num_heads, width});
   at::Tensor key = parts[1].unflatten(-1, {options.num_kv_heads, width});

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "pharos/nn/context.h"
-#include "pharos/nn/linear.h"
 #include "pharos/nn/norm.h"
+#include "pharos/nn/parallel/linear.h"
 #include "pharos/nn/rotary.h"
 
 namespace pharos::nn {
@@ -36,12 +36,13 @@ at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const 
                           const AttentionOptions& options, const ForwardContext& context);
 
 struct SelfAttention {
-  Linear qkv;                                    ///< rows: this rank's queries, then keys, then values
+  ColumnLinear qkv;                              ///< rows: this rank's queries, then keys, then values
   std::optional<Norm> q_layernorm, k_layernorm;  ///< per head, [head_width]
-  Linear linear_proj;
+  RowLinear linear_proj;
   AttentionOptions options;
 
-  /// hidden: [batch, tokens, hidden]. `angles` is null without rotary positions; `layer` indexes the cache.
+  /// hidden: [batch, tokens, hidden], under sequence parallelism this rank's tokens; positions and masks in `context`
+  /// and `angles` are those of all tokens. `angles` is null without rotary positions; `layer` indexes the cache.
   at::Tensor forward(const at::Tensor& hidden, const RotaryAngles* angles, const ForwardContext& context,
                      std::size_t layer) const;
 };

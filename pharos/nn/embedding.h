@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "pharos/nn/context.h"
+#include "pharos/nn/parallel/tensor_parallel.h"
 #include "pharos/tensor/parameter.h"
 
 namespace pharos::nn {
@@ -14,12 +15,17 @@ namespace pharos::nn {
 /// main_grad.
 at::Tensor embed(const at::Tensor& indices, const tensor::Parameter& weight);
 
+/// The same from a table divided by rows: `weight` [entries / ranks, width] holds those of this rank. indices: int64
+/// [batch, tokens] -> [batch, tokens, width], under sequence parallelism this rank's tokens.
+at::Tensor embed_vocabulary(const at::Tensor& indices, const tensor::Parameter& weight, const TensorParallel& parallel);
+
 struct Embedding {
-  tensor::Parameter words;                     ///< [padded vocabulary, hidden]
+  tensor::Parameter words;                     ///< [padded vocabulary / ranks, hidden]
   std::optional<tensor::Parameter> positions;  ///< [max positions, hidden]
   double dropout = 0;
+  TensorParallel parallel;
 
-  /// tokens: int64 [batch, tokens] -> [batch, tokens, hidden].
+  /// tokens: int64 [batch, tokens] -> [batch, tokens, hidden], under sequence parallelism this rank's tokens.
   at::Tensor forward(const at::Tensor& tokens, const ForwardContext& context) const;
 };
 

@@ -49,4 +49,21 @@ struct Linear {
 /// The same with a weight that belongs to another layer (tied embeddings).
 at::Tensor linear(const at::Tensor& input, const tensor::Parameter& weight, const tensor::Parameter* bias);
 
+// Parts that plain and parallel linear layers are made of. They know no autograd.
+
+/// The values of a small parameter that stay while others are used.
+at::Tensor lasting_value(const tensor::Parameter& parameter);
+
+/// input Wᵀ + b; `bias` may be null.
+at::Tensor linear_product(const at::Tensor& input, const tensor::Parameter& weight, const tensor::Parameter* bias);
+
+/// weight.main_grad += output_gradᵀ · input. input: [rows, in]; output_grad: [rows, out].
+void add_weight_gradient(const tensor::Parameter& weight, const at::Tensor& input, const at::Tensor& output_grad);
+
+/// bias.main_grad += column sums of output_grad [rows, out].
+void add_bias_gradient(const tensor::Parameter& bias, const at::Tensor& output_grad);
+
+/// Runs `work` now, or queues it.
+void run_or_queue(WeightGradientQueue* queue, std::function<void()> work);
+
 }  // namespace pharos::nn

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "pharos/config/enums.h"
-#include "pharos/nn/linear.h"
+#include "pharos/nn/parallel/linear.h"
 
 namespace pharos::nn {
 
@@ -17,14 +17,14 @@ at::Tensor activate(const at::Tensor& input, config::Activation activation);
 at::Tensor swiglu(const at::Tensor& input);
 
 struct Mlp {
-  Linear fc1;  ///< rows: gate then up when gated
-  Linear fc2;
+  ColumnLinear fc1;  ///< rows: gate then up when gated
+  RowLinear fc2;
   config::Activation activation = config::Activation::kGelu;
   bool gated = false;
   std::optional<double> clamp;  ///< gated: gate ≤ c, up in [-c, c]
   double up_offset = 0;         ///< gated: added to up
 
-  /// hidden: [..., hidden] -> the same shape.
+  /// hidden: [..., hidden] -> the same shape ([batch, tokens, hidden] when divided over ranks).
   at::Tensor forward(const at::Tensor& hidden) const;
 };
 

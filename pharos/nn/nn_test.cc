@@ -151,8 +151,8 @@ TEST_F(NnTest, ActivationsByTheirFormulas) {
 
 // Clamped gated unit: act(min(gate, c)) * (clamp(up, -c, c) + offset).
 TEST_F(NnTest, ClampedGatedUnit) {
-  Mlp mlp{{make_parameter({12, 4}, 3), std::nullopt},
-          {make_parameter({4, 6}), std::nullopt},
+  Mlp mlp{{make_parameter({12, 4}, 3), std::nullopt, {}},
+          {make_parameter({4, 6}), std::nullopt, {}},
           config::Activation::kQuickGelu,
           true,
           0.7,

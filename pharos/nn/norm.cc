@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "pharos/nn/kernels.h"
+#include "pharos/nn/linear.h"
 
 namespace pharos::nn {
 namespace {
@@ -12,14 +13,14 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 at::Tensor factor_of(const Norm& norm) {
-  const at::Tensor weight = norm.weight.data.detach().to(at::kFloat);
+  const at::Tensor weight = lasting_value(norm.weight).to(at::kFloat);
   return norm.zero_centered ? weight + 1 : weight;
 }
 
-at::Tensor bias_of(const Norm& norm) { return norm.bias ? norm.bias->data.detach().to(at::kFloat) : at::Tensor(); }
+at::Tensor bias_of(const Norm& norm) { return norm.bias ? lasting_value(*norm.bias).to(at::kFloat) : at::Tensor(); }
 
-void add_to(const at::Tensor& main_grad, const at::Tensor& gradient) {
-  if (main_grad.defined() && gradient.defined()) main_grad.add_(gradient);
+void add_to(const tensor::Parameter& parameter, const at::Tensor& gradient) {
+  tensor::add_gradient(parameter, [&](at::Tensor main_grad) { main_grad.add_(gradient); });
 }
 
 /// d loss/d input of RMSNorm in ATen operations; equations as in kernels.cc.
@@ -27,17 +28,31 @@ at::Tensor rms_backward(const Norm& norm, const at::Tensor& output_grad, const a
                         const at::Tensor& inverse_rms) {
   const at::Tensor normalized = input.to(at::kFloat) * inverse_rms.unsqueeze(-1);
   const at::Tensor grad = output_grad.to(at::kFloat);
-  add_to(norm.weight.main_grad, (grad * normalized).sum(0));
   const at::Tensor scaled = grad * factor_of(norm);
+  add_to(norm.weight, (grad * normalized).sum(0));
   const at::Tensor pull = (scaled * normalized).mean(-1, true);
   return (inverse_rms.unsqueeze(-1) * (scaled - normalized * pull)).to(input.scalar_type());
 }
 
+/// The same in one pass that adds the weight's gradient on its way.
+at::Tensor rms_backward_in_kernel(const Norm& norm, const at::Tensor& output_grad, const at::Tensor& input,
+                                  const at::Tensor& inverse_rms) {
+  const at::Tensor factor = factor_of(norm);
+  at::Tensor input_grad = at::empty_like(input), nowhere;
+  bool is_done = false;
+  tensor::add_gradient(norm.weight, [&](at::Tensor main_grad) {
+    kernels::rms_norm_backward(output_grad, input, factor, inverse_rms, input_grad, main_grad);
+    is_done = true;
+  });
+  if (!is_done) kernels::rms_norm_backward(output_grad, input, factor, inverse_rms, input_grad, nowhere);
+  return input_grad;
+}
+
 struct NormFunction : torch::autograd::Function<NormFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight_data,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& /*weight_data*/,
                             std::int64_t norm_address) {
     const Norm& norm = *reinterpret_cast<const Norm*>(norm_address);
-    const std::int64_t width = weight_data.size(0);
+    const std::int64_t width = input.size(-1);
     const at::Tensor rows = input.reshape({-1, width}).contiguous();
     at::Tensor output, mean, inverse;
     if (!norm.is_rms) {
@@ -67,13 +82,11 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
       auto [grad, weight_grad, bias_grad] =
           at::native_layer_norm_backward(output_grad.to(at::kFloat), rows.to(at::kFloat), {rows.size(1)}, mean, inverse,
                                          factor_of(norm), bias_of(norm), {true, true, norm.bias.has_value()});
-      add_to(norm.weight.main_grad, weight_grad);
-      if (norm.bias) add_to(norm.bias->main_grad, bias_grad);
+      add_to(norm.weight, weight_grad);
+      if (norm.bias) add_to(*norm.bias, bias_grad);
       input_grad = grad.to(rows.scalar_type());
     } else if (kernels::fits(rows)) {
-      input_grad = at::empty_like(rows);
-      at::Tensor weight_grad = norm.weight.main_grad;
-      kernels::rms_norm_backward(output_grad, rows, factor_of(norm), inverse, input_grad, weight_grad);
+      input_grad = rms_backward_in_kernel(norm, output_grad, rows, inverse);
     } else {
       input_grad = rms_backward(norm, output_grad, rows, inverse);
     }

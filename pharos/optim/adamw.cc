@@ -8,12 +8,12 @@
 
 namespace pharos::optim {
 
-AdamW::AdamW(std::vector<at::Tensor> values, const GradientBuffer& gradients, const AdamWOptions& options)
-    : UpdateRule(std::move(values), gradients),
+AdamW::AdamW(const std::vector<at::Tensor>& values, const UpdateTarget& target, const AdamWOptions& options)
+    : UpdateRule(values, target),
       options_(options),
-      exp_avg_(gradients),
-      exp_avg_sq_(gradients),
-      step_(at::zeros({}, gradients.flat().options())) {
+      exp_avg_(target),
+      exp_avg_sq_(target),
+      step_(at::zeros({}, exp_avg_.flat.options())) {
   for (const Group& group : groups()) {
     lists_.push_back(
         {exp_avg_.views_of(group), exp_avg_sq_.views_of(group), std::vector<at::Tensor>(group.values.size(), step_)});
@@ -22,8 +22,8 @@ AdamW::AdamW(std::vector<at::Tensor> values, const GradientBuffer& gradients, co
 
 void AdamW::for_each_state(const StateVisitor& visit) {
   for (std::size_t index = 0; index < exp_avg_.views.size(); ++index) {
-    visit(index, "exp_avg", exp_avg_.views[index]);
-    visit(index, "exp_avg_sq", exp_avg_sq_.views[index]);
+    visit_slot(visit, index, "exp_avg", exp_avg_.views[index]);
+    visit_slot(visit, index, "exp_avg_sq", exp_avg_sq_.views[index]);
   }
 }
 

@@ -19,7 +19,7 @@ struct AdamWOptions {
 /// A parameter whose gradient is zero still decays. States: "exp_avg" (m) and "exp_avg_sq" (v).
 class AdamW : public UpdateRule {
  public:
-  AdamW(std::vector<at::Tensor> values, const GradientBuffer& gradients, const AdamWOptions& options);
+  AdamW(const std::vector<at::Tensor>& values, const UpdateTarget& target, const AdamWOptions& options);
   void for_each_state(const StateVisitor& visit) override;
 
  private:

@@ -8,29 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "pharos/optim/flat_layout.h"
 #include "pharos/tensor/parameter.h"
 
 namespace pharos::optim {
-
-/// Places of tensors in a flat buffer, in elements. Each begins at a multiple of kFlatAlignment.
-struct FlatLayout {
-  std::vector<std::int64_t> offsets;              ///< [parameter]
-  std::vector<std::vector<std::int64_t>> shapes;  ///< [parameter]
-  std::int64_t num_elements = 0;                  ///< of the buffer, padding included
-};
-
-/// 256 bytes of fp32: whole cache lines, and what vector loads and collectives like best.
-inline constexpr std::int64_t kFlatAlignment = 64;
-
-/// View of parameter `index` in `flat` [layout.num_elements].
-at::Tensor flat_view(const at::Tensor& flat, const FlatLayout& layout, std::size_t index);
-
-/// A contiguous range of the buffer whose gradients are reduced together.
-struct Bucket {
-  std::int64_t begin = 0;               ///< elements, a multiple of kFlatAlignment
-  std::int64_t end = 0;                 ///< likewise, past the last
-  std::vector<std::size_t> parameters;  ///< indices, in the order in which their gradients become ready
-};
 
 class GradientBuffer {
  public:
@@ -38,6 +19,8 @@ class GradientBuffer {
   /// gradients become ready, and makes each main_grad a zeroed view with the parameter's shape. A bucket is closed once
   /// it holds `bucket_size` elements; 0 makes one bucket. The parameters must outlive the buffer.
   explicit GradientBuffer(std::vector<tensor::Parameter*> parameters, std::int64_t bucket_size = 0);
+  /// The same with a layout of these parameters made before.
+  GradientBuffer(std::vector<tensor::Parameter*> parameters, FlatLayout layout);
   GradientBuffer(const GradientBuffer&) = delete;
   GradientBuffer& operator=(const GradientBuffer&) = delete;
 
@@ -47,7 +30,7 @@ class GradientBuffer {
   const FlatLayout& layout() const { return layout_; }
   /// fp32 [layout().num_elements]; the padding between parameters is zero and stays so.
   const at::Tensor& flat() const { return flat_; }
-  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const std::vector<Bucket>& buckets() const { return layout_.buckets; }
   at::Tensor bucket_view(const Bucket& bucket) const;
   /// Elements of all parameters, without padding.
   std::int64_t num_elements() const { return num_elements_; }
@@ -58,7 +41,6 @@ class GradientBuffer {
  private:
   std::vector<tensor::Parameter*> parameters_;
   FlatLayout layout_;
-  std::vector<Bucket> buckets_;
   at::Tensor flat_;
   std::int64_t num_elements_ = 0;
 };

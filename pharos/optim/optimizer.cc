@@ -64,29 +64,49 @@ OptimizerOptions optimizer_options(const config::RunConfig& config) {
   return options;
 }
 
+UpdateTarget whole_target(const GradientBuffer& gradients) {
+  UpdateTarget target{{}, gradients.layout().num_elements, gradients.flat().device()};
+  for (std::size_t index = 0; index < gradients.parameters().size(); ++index) {
+    const tensor::Parameter& parameter = *gradients.parameters()[index];
+    target.slots.push_back({.parameter = index,
+                            .name = parameter.name,
+                            .first_element = 0,
+                            .decays = parameter.weight_decay,
+                            .value = parameter.data.detach(),
+                            .gradient = parameter.main_grad,
+                            .offset = gradients.layout().offsets[index]});
+  }
+  return target;
+}
+
 Optimizer::Optimizer(const GradientBuffer& gradients, const OptimizerOptions& options)
-    : gradients_(gradients), options_(options) {
+    : Optimizer(whole_target(gradients), options) {
+  gradients_ = &gradients;
+}
+
+Optimizer::Optimizer(UpdateTarget target, const OptimizerOptions& options)
+    : target_(std::move(target)), options_(options) {
   const at::NoGradGuard no_grad;
   if (options_.kind == OptimizerOptions::Kind::kAdamW) {
-    rule_ = std::make_unique<AdamW>(make_values(), gradients_, options_.adam);
+    rule_ = std::make_unique<AdamW>(make_values(), target_, options_.adam);
   } else {
-    rule_ = std::make_unique<Sgd>(make_values(), gradients_, options_.sgd_momentum);
+    rule_ = std::make_unique<Sgd>(make_values(), target_, options_.sgd_momentum);
   }
 }
 
 /// The fp32 tensors that are updated: the data itself, or a main parameter beside it.
 std::vector<at::Tensor> Optimizer::make_values() {
-  const auto& parameters = gradients_.parameters();
   std::vector<at::Tensor> values;
   at::Tensor flat;
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    const at::Tensor data = parameters[index]->data.detach();
+  for (std::size_t index = 0; index < target_.slots.size(); ++index) {
+    const UpdateSlot& slot = target_.slots[index];
+    const at::Tensor& data = slot.value;
     if (data.scalar_type() == at::kFloat) {
       values.push_back(data);
       continue;
     }
-    if (!flat.defined()) flat = at::zeros_like(gradients_.flat());
-    main_parameters_.push_back({index, flat_view(flat, gradients_.layout(), index), data});
+    if (!flat.defined()) flat = target_.zeroed_flat();
+    main_parameters_.push_back({index, target_.view_of(flat, slot), data});
     values.push_back(main_parameters_.back().main);
   }
   copy_data_to_main();
@@ -105,25 +125,35 @@ void Optimizer::copy_main_to_data() {
 
 StepResult Optimizer::step(double learning_rate, double weight_decay) {
   const at::NoGradGuard no_grad;
+  PHAROS_CHECK(gradients_ != nullptr, "the totals of the gradients are not given");
+  GradientTotals totals{.sum_of_squares = sum_of_squares(gradients_->flat()), .num_zeros = {}, .factor = 1};
+  if (options_.count_zeros) totals.num_zeros = gradients_->num_elements() - num_nonzero(gradients_->flat());
+  return step(learning_rate, weight_decay, totals);
+}
+
+StepResult Optimizer::step(double learning_rate, double weight_decay, const GradientTotals& totals) {
+  const at::NoGradGuard no_grad;
   const double scale = loss_scale();
   StepResult result;
-  const double scaled_norm = std::sqrt(sum_of_squares(gradients_.flat()));
+  const double scaled_norm = std::sqrt(totals.sum_of_squares) * totals.factor;
   result.grad_norm = scaled_norm / scale;
   const bool finite = std::isfinite(scaled_norm);
   options_.loss_scaler.update(!finite);
-  if (options_.count_zeros) result.num_zeros = gradients_.num_elements() - num_nonzero(gradients_.flat());
+  result.num_zeros = totals.num_zeros;
   if (!finite || result.grad_norm > options_.grad_norm_skip_threshold) return result;
 
   rule_->update({.learning_rate = learning_rate,
                  .weight_decay = weight_decay,
-                 .gradient_divisor = scale / clip_coefficient(result.grad_norm, options_.clip_grad)});
+                 .gradient_divisor = scale / clip_coefficient(result.grad_norm, options_.clip_grad) / totals.factor});
   copy_main_to_data();
   result.update_successful = true;
   return result;
 }
 
 void Optimizer::for_each_state(const StateVisitor& visit) {
-  for (const auto& parameter : main_parameters_) visit(parameter.index, "main_param", parameter.main);
+  for (const auto& [slot, main, data] : main_parameters_) {
+    visit(target_.slots[slot].parameter, "main_param", main, target_.slots[slot].first_element);
+  }
   rule_->for_each_state(visit);
 }
 

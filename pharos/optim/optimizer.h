@@ -38,18 +38,35 @@ struct StepResult {
   std::optional<std::int64_t> num_zeros;  ///< zero gradient elements, with count_zeros
 };
 
+/// The gradients of the whole model, over all ranks: what decides about a step and its clipping.
+struct GradientTotals {
+  double sum_of_squares = 0;
+  std::optional<std::int64_t> num_zeros;
+  double factor = 1;  ///< the gradients are this times those in the buffers
+};
+
+/// One slot per parameter of `gradients`, of its shape; data are the values.
+UpdateTarget whole_target(const GradientBuffer& gradients);
+
 class Optimizer {
  public:
   /// Optimizes gradients.parameters(), whose data stays at its place from now on. fp32 data is updated in place; for
   /// bf16 and fp16 data the optimizer keeps fp32 main parameters, taken from the data now. `gradients` must outlive it.
   Optimizer(const GradientBuffer& gradients, const OptimizerOptions& options);
+  /// Optimizes what `target` names, whose tensors stay at their places, otherwise alike. The gradients' totals are
+  /// given to each step.
+  Optimizer(UpdateTarget target, const OptimizerOptions& options);
 
   /// Updates from the main gradients, which are the loss's times loss_scale(). Afterwards they may be rescaled: zero
   /// the buffer before the next backward pass. A skipped step leaves parameters and moments bitwise as they were.
   StepResult step(double learning_rate, double weight_decay);
+  StepResult step(double learning_rate, double weight_decay, const GradientTotals& totals);
 
   /// What to multiply the loss with before the next backward pass.
   double loss_scale() const { return options_.loss_scaler.scale(); }
+
+  const OptimizerOptions& options() const { return options_; }
+  const UpdateTarget& target() const { return target_; }
 
   /// Every state tensor, fp32: "main_param" for bf16 and fp16 data, and the update rule's (AdamW: "exp_avg",
   /// "exp_avg_sq"). After writing to main_param call copy_main_to_data(). Cut by tensor::piece_view for checkpoints.
@@ -66,13 +83,14 @@ class Optimizer {
 
  private:
   struct MainParameter {
-    std::size_t index;
+    std::size_t slot;
     at::Tensor main;  ///< fp32 view
     at::Tensor data;  ///< bf16 or fp16
   };
   std::vector<at::Tensor> make_values();
 
-  const GradientBuffer& gradients_;
+  const GradientBuffer* gradients_ = nullptr;
+  UpdateTarget target_;
   OptimizerOptions options_;
   std::vector<MainParameter> main_parameters_;
   std::unique_ptr<UpdateRule> rule_;

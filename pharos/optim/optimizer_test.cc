@@ -135,8 +135,9 @@ TEST(Sgd, EqualsItsEquations) {
 
 std::vector<at::Tensor> all_tensors(const TestParameters& parameters, Optimizer& optimizer) {
   std::vector<at::Tensor> tensors = parameters.snapshot();
-  optimizer.for_each_state(
-      [&](std::size_t, std::string_view, const at::Tensor& tensor) { tensors.push_back(tensor.clone()); });
+  optimizer.for_each_state([&](std::size_t, std::string_view, const at::Tensor& tensor, std::int64_t) {
+    tensors.push_back(tensor.clone());
+  });
   return tensors;
 }
 
@@ -204,7 +205,7 @@ TEST(Optimizer, KeepsMainParametersInFp32) {
       full_optimizer.step(1e-4, kWeightDecay);
     }
     std::size_t num_main = 0;
-    low_optimizer.for_each_state([&](std::size_t index, std::string_view name, const at::Tensor& tensor) {
+    low_optimizer.for_each_state([&](std::size_t index, std::string_view name, const at::Tensor& tensor, std::int64_t) {
       if (name != "main_param") return;
       ++num_main;
       EXPECT_TRUE(at::equal(tensor, full[index].data.detach()));
@@ -235,13 +236,13 @@ TEST(Optimizer, StateContinuesBitwise) {
       one.step(kLearningRate, kWeightDecay);
     }
     std::map<std::pair<std::size_t, std::string>, at::Tensor> saved;
-    one.for_each_state([&](std::size_t index, std::string_view name, const at::Tensor& tensor) {
+    one.for_each_state([&](std::size_t index, std::string_view name, const at::Tensor& tensor, std::int64_t) {
       EXPECT_EQ(tensor.sizes(), first[index].data.sizes());
       saved[{index, std::string(name)}] = tensor.clone();
     });
     EXPECT_EQ(saved.size(), first.size() * (dtype == at::kFloat ? 2 : 3));
     for (std::size_t i = 0; i < first.size(); ++i) second[i].data.detach().copy_(first[i].data.detach());
-    two.for_each_state([&](std::size_t index, std::string_view name, const at::Tensor& tensor) {
+    two.for_each_state([&](std::size_t index, std::string_view name, const at::Tensor& tensor, std::int64_t) {
       tensor.copy_(saved.at({index, std::string(name)}));
     });
     two.restore_scalars(nlohmann::json::parse(one.save_scalars().dump()));

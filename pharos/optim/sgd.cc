@@ -6,14 +6,14 @@
 
 namespace pharos::optim {
 
-Sgd::Sgd(std::vector<at::Tensor> values, const GradientBuffer& gradients, double momentum)
-    : UpdateRule(std::move(values), gradients), momentum_(momentum), momentum_buffer_(gradients) {
+Sgd::Sgd(const std::vector<at::Tensor>& values, const UpdateTarget& target, double momentum)
+    : UpdateRule(values, target), momentum_(momentum), momentum_buffer_(target) {
   for (const Group& group : groups()) buffers_.push_back(momentum_buffer_.views_of(group));
 }
 
 void Sgd::for_each_state(const StateVisitor& visit) {
   for (std::size_t index = 0; index < momentum_buffer_.views.size(); ++index) {
-    visit(index, "momentum_buffer", momentum_buffer_.views[index]);
+    visit_slot(visit, index, "momentum_buffer", momentum_buffer_.views[index]);
   }
 }
 

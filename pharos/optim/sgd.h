@@ -8,7 +8,7 @@ namespace pharos::optim {
 /// g += wd·p;  b = momentum·b + g;  p -= lr·b. State: "momentum_buffer" (b).
 class Sgd : public UpdateRule {
  public:
-  Sgd(std::vector<at::Tensor> values, const GradientBuffer& gradients, double momentum);
+  Sgd(const std::vector<at::Tensor>& values, const UpdateTarget& target, double momentum);
   void for_each_state(const StateVisitor& visit) override;
 
  private:

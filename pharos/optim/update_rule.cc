@@ -6,18 +6,27 @@
 
 namespace pharos::optim {
 
-UpdateRule::UpdateRule(std::vector<at::Tensor> values, const GradientBuffer& gradients) {
-  PHAROS_CHECK(values.size() == gradients.parameters().size(), "one value per parameter");
+at::Tensor UpdateTarget::zeroed_flat() const {
+  return at::zeros({num_elements}, at::TensorOptions().dtype(at::kFloat).device(device));
+}
+
+at::Tensor UpdateTarget::view_of(const at::Tensor& flat, const UpdateSlot& slot) const {
+  return flat.narrow(0, slot.offset, slot.value.numel()).view(slot.value.sizes());
+}
+
+UpdateRule::UpdateRule(const std::vector<at::Tensor>& values, const UpdateTarget& target) {
+  PHAROS_CHECK(values.size() == target.slots.size(), "one value per slot");
+  for (const UpdateSlot& slot : target.slots) places_.push_back({slot.parameter, slot.first_element});
   for (const bool decays : {true, false}) {
     Group group{.decays = decays, .indices = {}, .values = {}, .gradients = {}};
     for (std::size_t index = 0; index < values.size(); ++index) {
-      if (gradients.parameters()[index]->weight_decay != decays) continue;
-      PHAROS_CHECK(
-          values[index].scalar_type() == at::kFloat && values[index].sizes() == gradients.layout().shapes[index],
-          gradients.parameters()[index]->name + ": the updated values are fp32 of the parameter's shape");
+      const UpdateSlot& slot = target.slots[index];
+      if (slot.decays != decays || slot.value.numel() == 0) continue;
+      PHAROS_CHECK(values[index].scalar_type() == at::kFloat && values[index].sizes() == slot.gradient.sizes(),
+                   slot.name + ": the updated values are fp32 of the gradient's shape");
       group.indices.push_back(index);
       group.values.push_back(values[index]);
-      group.gradients.push_back(gradients.parameters()[index]->main_grad);
+      group.gradients.push_back(slot.gradient);
     }
     if (!group.values.empty()) groups_.push_back(std::move(group));
   }
@@ -25,6 +34,7 @@ UpdateRule::UpdateRule(std::vector<at::Tensor> values, const GradientBuffer& gra
 
 void UpdateRule::update(const UpdateInput& input) {
   ++num_updates_;
+  if (groups_.empty()) return;
   at::Tensor divisor;
   if (input.gradient_divisor != 1) {
     divisor = at::full({}, input.gradient_divisor, groups_.front().values.front().options().requires_grad(false));
@@ -34,10 +44,13 @@ void UpdateRule::update(const UpdateInput& input) {
   }
 }
 
-UpdateRule::State::State(const GradientBuffer& gradients) : flat(at::zeros_like(gradients.flat())) {
-  for (std::size_t index = 0; index < gradients.parameters().size(); ++index) {
-    views.push_back(flat_view(flat, gradients.layout(), index));
-  }
+void UpdateRule::visit_slot(const StateVisitor& visit, std::size_t slot, std::string_view name,
+                            const at::Tensor& tensor) const {
+  visit(places_[slot].parameter, name, tensor, places_[slot].first_element);
+}
+
+UpdateRule::State::State(const UpdateTarget& target) : flat(target.zeroed_flat()) {
+  for (const UpdateSlot& slot : target.slots) views.push_back(target.view_of(flat, slot));
 }
 
 std::vector<at::Tensor> UpdateRule::State::views_of(const Group& group) const {

@@ -62,7 +62,8 @@ double kept_query_key_value(const ModelConfig& model, const LayerShape& shape, b
 double kept_by_attention(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
   const double tokens = shape.tokens(), size = shape.element_bytes;
   const bool fused = is_fused(model), recomputes = recomputes_core_attention(model);
-  double bytes = norm_statistics(model, tokens) + tokens * shape.hidden * size;  // normalised input of qkv
+  // The normalised input of qkv: column-parallel layers keep this rank's tokens only.
+  double bytes = norm_statistics(model, shape.stream_tokens()) + shape.stream_tokens() * shape.hidden * size;
   if (model.qk_layernorm) {
     bytes += tokens * (shape.query_width() + shape.kv_width()) * size;  // the norms' inputs, made contiguous
     bytes += norm_statistics(model, tokens * (shape.heads + shape.kv_heads));
@@ -103,6 +104,24 @@ double kept_inner_tensors(const ModelConfig& model) {
   return 5 + more + (model.activation_func_clamp_value ? 1 : 0);
 }
 
+double whole_stream_bytes(const LayerShape& shape) { return shape.tokens() * shape.hidden * shape.element_bytes; }
+double stream_bytes(const LayerShape& shape) { return whole_stream_bytes(shape) / shape.parts; }
+
+/// In the backward pass of a column-parallel layer: its input gradient; with divided tokens also the input gathered
+/// again and this rank's part of the gradient (nn/parallel/linear.cc). Tokens of several sequences are put in order by
+/// a copy.
+double column_backward_bytes(const LayerShape& shape) {
+  if (shape.parts == 1) return whole_stream_bytes(shape);
+  return (shape.batch > 1 ? 3 : 2) * whole_stream_bytes(shape) + stream_bytes(shape);
+}
+
+/// In that of a row-parallel layer: its input gradient of `input_bytes`, and with divided tokens the gathered output
+/// gradient.
+double row_backward_bytes(const LayerShape& shape, double input_bytes) {
+  if (shape.parts == 1) return input_bytes;
+  return whole_stream_bytes(shape) + std::max(input_bytes, shape.batch > 1 ? whole_stream_bytes(shape) : 0);
+}
+
 }  // namespace
 
 LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size) {
@@ -117,52 +136,59 @@ LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size) 
   shape.head_width = real(config::kv_channels_or_default(model));
   shape.inner = real(config::ffn_hidden_size_or_default(model)) / tensor;
   shape.element_bytes = config::compute_dtype(model) == config::DType::kFloat32 ? 4 : 2;
+  shape.parts = model.sequence_parallel ? tensor : 1;
   return shape;
 }
 
 KeptByLayer kept_by_layer(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
-  // Sequence parallelism divides what lies outside attention and MLP over the tensor-parallel ranks.
-  const double parts = model.sequence_parallel ? static_cast<double>(model.tensor_model_parallel_size) : 1;
-  const double tokens = shape.tokens(), size = shape.element_bytes, stream = tokens * shape.hidden * size / parts;
+  const double size = shape.element_bytes, stream = stream_bytes(shape);
   KeptByLayer kept;
   kept.input = stream;
   kept.attention = kept_by_attention(model, shape, layer);
-  kept.mlp = stream + norm_statistics(model, tokens) + tokens * shape.hidden * size +
-             tokens * shape.inner * kept_inner_tensors(model) * size;
+  kept.mlp = 2 * stream + norm_statistics(model, shape.stream_tokens()) +  // with the normalised input of fc1
+             shape.tokens() * shape.inner * kept_inner_tensors(model) * size;
   return kept;
 }
 
 double mlp_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
-  // The gradient of the residual stream, and the activation's backward pass: its incoming gradient, its result, and for
-  // gates one temporary; the second product's input is freed by then.
-  const double inner = model.gated_linear_unit ? 3 : 1;
-  return shape.tokens() * (shape.hidden + inner * shape.inner) * shape.element_bytes;
+  const double inner = shape.tokens() * shape.inner * shape.element_bytes;
+  // The activation's backward pass: its incoming gradient, its result, and for gates one temporary; the second
+  // product's input is freed by then.
+  const double activation = (model.gated_linear_unit ? 3 : 1) * inner;
+  const double row = row_backward_bytes(shape, inner);
+  const double column = column_backward_bytes(shape) - inner;  // more of what the activation kept is freed than needed
+  return stream_bytes(shape) + std::max({activation, row, column});
 }
 
 double attention_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
-  const double query = shape.query_width(), kv = shape.kv_width();
+  const double query = shape.query_width(), kv = shape.kv_width(), token_bytes = shape.tokens() * shape.element_bytes;
   const double key_value = shape.kv_heads < shape.heads ? 2 * query : 2 * kv;
-  double bytes = shape.tokens() * (shape.hidden + query + query + key_value) * shape.element_bytes;
+  double core = token_bytes * (query + query + key_value);
   if (!is_fused(model)) {  // gradients of probabilities and scores
     const double score_bytes = model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes;
-    bytes += score_elements(shape) * (score_bytes + shape.element_bytes);
-    if (model.attention_dropout > 0) bytes += score_elements(shape) * shape.element_bytes;  // the mask, drawn again
+    core += score_elements(shape) * (score_bytes + shape.element_bytes);
+    if (model.attention_dropout > 0) core += score_elements(shape) * shape.element_bytes;  // the mask, drawn again
   }
-  if (recomputes_core_attention(model) && !is_fused(model)) bytes += kept_probabilities(model, shape);
-  return bytes;
+  if (recomputes_core_attention(model) && !is_fused(model)) core += kept_probabilities(model, shape);
+  const double row = row_backward_bytes(shape, token_bytes * query);
+  // The gradient of q|k|v; what the core and the output projection kept of it is freed.
+  const double freed = query + kept_query_key_value(model, shape, is_fused(model));
+  const double column = column_backward_bytes(shape) + token_bytes * (query + 2 * kv - freed);
+  return stream_bytes(shape) + std::max({core, row, column});
 }
 
 double layer_forward_bytes(const ModelConfig& model, const LayerShape& shape) {
   const double inner = model.gated_linear_unit ? 3 : 2;
-  const double mlp = shape.tokens() * (2 * shape.hidden + inner * shape.inner) * shape.element_bytes;
+  // Two tensors of the stream; a third of all tokens comes from, or goes to, the other ranks.
+  const double streams = 2 * stream_bytes(shape) + (shape.parts > 1 ? whole_stream_bytes(shape) : 0);
+  const double mlp = inner * shape.tokens() * shape.inner * shape.element_bytes;
   const double scores = is_fused(model) ? 0 : 2 * score_elements(shape) * kFloatBytes;
-  const double attention =
-      shape.tokens() * (2 * shape.hidden + 2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
-  return std::max(mlp, attention + scores);
+  const double attention = shape.tokens() * (2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
+  return streams + std::max(mlp, attention + scores);
 }
 
 double kept_by_head(const ModelConfig& model, const LayerShape& shape) {
-  return norm_statistics(model, shape.tokens()) + 2 * shape.tokens() * shape.hidden * shape.element_bytes;
+  return norm_statistics(model, shape.stream_tokens()) + 2 * stream_bytes(shape);
 }
 
 double logits_bytes(const ModelConfig& model, const LayerShape& shape) {
@@ -174,7 +200,7 @@ double logits_bytes(const ModelConfig& model, const LayerShape& shape) {
 }
 
 double output_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
-  double bytes = shape.tokens() * shape.hidden * shape.element_bytes;  // gradient of the normalised stream
+  double bytes = column_backward_bytes(shape);
   if (shape.element_bytes < kFloatBytes) {  // the weight gradient before it is added to the fp32 one
     bytes += shape.hidden * static_cast<double>(config::padded_vocab_size(model)) /
              static_cast<double>(model.tensor_model_parallel_size) * shape.element_bytes;

@@ -18,7 +18,9 @@ struct LayerShape {
   double head_width = 0;
   double inner = 0;          ///< width of the MLP
   double element_bytes = 4;  ///< of the compute type
+  double parts = 1;          ///< ranks that divide the tokens of the residual stream (sequence parallelism)
   double tokens() const { return batch * length; }
+  double stream_tokens() const { return tokens() / parts; }  ///< outside of attention and MLP
   double query_width() const { return heads * head_width; }
   double kv_width() const { return kv_heads * head_width; }
 };

@@ -8,6 +8,7 @@
 #include "pharos/model/theoretical_memory.h"
 #include "pharos/plan/activations.h"
 #include "pharos/plan/estimate_setup.h"
+#include "pharos/plan/parallel/sharding.h"
 
 namespace pharos::plan {
 namespace {
@@ -27,7 +28,8 @@ struct Moment {
   double activations = 0;
   double logits = 0;
   double transient = 0;
-  double total() const { return activations + logits + transient; }
+  double communication = 0;
+  double total() const { return activations + logits + transient + communication; }
 };
 
 void keep_largest(Moment& largest, Moment moment) {
@@ -109,9 +111,11 @@ Moment training_peak(const RunConfig& config, const std::vector<ModelChunk>& chu
 
 Moment evaluation_peak(const RunConfig& config, const ModelChunk& last) {
   const LayerShape shape = layer_shape(config.model, config::eval_micro_batch_size_or_default(config));
-  const double stream = shape.tokens() * shape.hidden * shape.element_bytes;
+  const double whole = shape.tokens() * shape.hidden * shape.element_bytes, stream = whole / shape.parts;
   Moment largest{"evaluation", stream, 0, layer_forward_bytes(config.model, shape)};
-  if (last.output) keep_largest(largest, {"evaluation", stream, logits_bytes(config.model, shape), stream});
+  if (last.output)
+    keep_largest(largest,
+                 {"evaluation", stream, logits_bytes(config.model, shape), shape.parts > 1 ? stream + whole : stream});
   return largest;
 }
 
@@ -126,23 +130,65 @@ double num_moments(const RunConfig& config) {
   return config.optimizer.optimizer == config::OptimizerKind::kAdam ? 2 : 1;
 }
 
+/// Threads, sockets and the transport's own buffers of a process with peers (CPU).
+constexpr double kTransportBytes = 8 * kMebibyte;
+
+/// What a reduction of `elements` gradients needs beside them: a copy in a narrower type, and on a CPU the parts that
+/// the other ranks send to be added up.
+double reduction_bytes(const RunConfig& config, const Sharding& sharding, double elements) {
+  const double width = sharding.gradient_bytes_per_element;
+  double bytes = width < kFloatBytes ? elements * width : 0;
+  if (sharding.divides_state() && config.dist.device == config::DeviceKind::kCpu)
+    bytes += elements * width * (sharding.shards() - 1) / sharding.shards();
+  return bytes;
+}
+
+/// Elements gathered or reduced at once where gradients or weights are divided. With a size or number of buckets given,
+/// a bucket ends behind the parameter that fills it.
+double unit_elements(const RunConfig& config, const RankParameters& held) {
+  const std::int64_t all = held.buffer_elements, one = held.largest_linear;
+  std::int64_t unit = held.largest_unit;
+  if (config.ddp.bucket_size) unit = std::min(all, *config.ddp.bucket_size + one);
+  if (config.ddp.num_buckets) unit = std::min(all, all / std::max<std::int64_t>(1, *config.ddp.num_buckets) + one);
+  return static_cast<double>(unit);
+}
+
+/// Gradients are reduced when the last microbatch's backward pass has freed the activations, in one go: a moment of its
+/// own. Divided gradients are reduced unit by unit in all of the backward pass instead, one unit while the next one's
+/// gradients come in if that overlaps.
+void add_reductions(Moment& peak, const RunConfig& config, const Sharding& sharding, const RankParameters& held) {
+  if (sharding.ranks == 1) return;
+  if (sharding.divides_gradients()) {
+    peak.communication = reduction_bytes(config, sharding, unit_elements(config, held));
+  } else {
+    const double all = reduction_bytes(config, sharding, static_cast<double>(held.buffer_elements));
+    keep_largest(peak, {.phase = "gradient reduction", .communication = all});
+  }
+}
+
 std::vector<MemoryPart> parts_of(const RunConfig& config, const comm::Mesh& mesh, const RankParameters& held,
                                  const Moment& moment, double data_bytes) {
-  const bool fp32 = config::compute_dtype(config.model) == config::DType::kFloat32;
+  const Sharding sharding = sharding_of(config, mesh);
   const bool cuda = config.dist.device == config::DeviceKind::kCuda;
-  const auto buffer = static_cast<double>(held.buffer_elements);
-  double shards = 1;
-  if (config.optimizer.use_distributed_optimizer || config.ddp.use_distributed_optimizer) {
-    shards = static_cast<double>(mesh.size(comm::MeshDim::kData) * mesh.size(comm::MeshDim::kContext));
-  }
+  const double weight_bytes = weight_bytes_per_element(config), shards = sharding.shards();
+  const auto buffer = static_cast<double>(held.buffer_elements), unit = unit_elements(config, held);
+  const double state = sharding.divides_state() ? buffer / shards : buffer;
+  double weights = static_cast<double>(held.elements), gradients = buffer;
+  // With one rank there is nothing to divide, and the buffers are whole.
+  if (sharding.divides_gradients() && sharding.ranks > 1)
+    gradients = buffer / shards + std::min(buffer, (config.ddp.overlap_grad_reduce ? 2 : 1) * unit);
+  if (sharding.divides_weights() && sharding.ranks > 1)
+    weights = buffer / shards + std::min(buffer, (config.ddp.overlap_param_gather ? 2 : 1) * unit);
   return {{"process", cuda ? "process (CUDA context not counted)" : "process and libraries", cuda ? 0 : kProcessBytes},
-          {"weights", "weights", static_cast<double>(held.elements) * (fp32 ? 4 : 2)},
-          {"main_parameters", "fp32 main parameters", fp32 ? 0 : buffer * kFloatBytes / shards},
-          {"gradients", "fp32 gradients", buffer * kFloatBytes},
-          {"optimizer", "optimizer moments", buffer * kFloatBytes * num_moments(config) / shards},
+          {"weights", "weights", weights * weight_bytes},
+          {"main_parameters", "fp32 main parameters", weight_bytes == kFloatBytes ? 0 : state * kFloatBytes},
+          {"gradients", "fp32 gradients", gradients * kFloatBytes},
+          {"optimizer", "optimizer moments", state * kFloatBytes * num_moments(config)},
           {"activations", "activations kept", moment.activations},
           {"logits", "logits and loss", moment.logits},
           {"transient", "gradients on their way, temporaries", moment.transient},
+          {"communication", "communication buffers",
+           moment.communication + (cuda || mesh.world_size() == 1 ? 0 : kTransportBytes)},
           {"data", "data index and mapped pages", cuda ? 0 : data_bytes}};
 }
 
@@ -167,14 +213,16 @@ MemoryPlan plan_memory(const RunConfig& config, const comm::Mesh& mesh, const Pa
   MemoryPlan plan;
   for (std::int64_t rank = 0; rank < config.model.pipeline_model_parallel_size; ++rank) {
     const auto mine = chunks_of(chunks, rank);
+    const RankParameters& held = parameters.ranks[static_cast<std::size_t>(rank)];
     Moment moment;
     if (parameters.by_formula) {
       moment = peak_by_formula(config, mesh);
     } else {
       if (!config.validation.skip_train) moment = training_peak(config, mine, num_microbatches);
-      if (config.validation.eval_iters > 0) keep_largest(moment, evaluation_peak(config, mine.back()));
     }
-    const RankParameters& held = parameters.ranks[static_cast<std::size_t>(rank)];
+    if (!config.validation.skip_train) add_reductions(moment, config, sharding_of(config, mesh), held);
+    if (!parameters.by_formula && config.validation.eval_iters > 0)
+      keep_largest(moment, evaluation_peak(config, mine.back()));
     std::vector<MemoryPart> parts = parts_of(config, mesh, held, moment, data_bytes);
     plan.peak_bytes_of_ranks.push_back(sum_of(parts));
     if (plan.parts.empty() || plan.peak_bytes_of_ranks.back() > plan.peak_bytes) {

@@ -37,6 +37,29 @@ std::int64_t aligned(std::int64_t elements) {
   return (elements + optim::kFlatAlignment - 1) / optim::kFlatAlignment * optim::kFlatAlignment;
 }
 
+/// "decoder.layers.3.", or an empty text for what lies before or after the layers.
+std::string layer_of(const std::string& name) {
+  const std::string prefix = "decoder.layers.";
+  return name.starts_with(prefix) ? name.substr(0, name.find('.', prefix.size()) + 1) : "";
+}
+
+/// The largest of the units that visited parameters follow each other in.
+class UnitSizes {
+ public:
+  void add(const std::string& name, std::int64_t elements) {
+    const std::string layer = layer_of(name);
+    if (layer != layer_) size_ = 0;
+    layer_ = layer;
+    size_ += elements;
+    largest_ = std::max(largest_, size_);
+  }
+  std::int64_t largest() const { return largest_; }
+
+ private:
+  std::string layer_;
+  std::int64_t size_ = 0, largest_ = 0;
+};
+
 ParameterPlan plan_declared(const ModelConfig& model, const comm::Mesh& mesh) {
   ParameterPlan plan;
   plan.components = {{"embedding"}, {"attention"}, {"mlp"}, {"norms"}, {"output"}};
@@ -46,6 +69,7 @@ ParameterPlan plan_declared(const ModelConfig& model, const comm::Mesh& mesh) {
   for (const ModelChunk& chunk : chunks) {
     const std::int64_t rank = first_rank(mesh, chunk.pipeline_rank);
     const auto index = static_cast<std::size_t>(chunk.pipeline_rank);
+    UnitSizes units;
     visit_parameters(model, chunk, mesh, [&](const tensor::Parameter& parameter) {
       const std::string component = component_of(parameter.name);
       const std::int64_t elements = product(tensor::local_shape(parameter, mesh, rank));
@@ -53,12 +77,15 @@ ParameterPlan plan_declared(const ModelConfig& model, const comm::Mesh& mesh) {
       RankParameters& held = plan.ranks[index];
       held.elements += elements;
       held.buffer_elements += aligned(elements);
+      if (parameter.sum_gradient_over_tensor) held.summed_over_tensor += elements;
+      units.add(parameter.name, aligned(elements));
       if (parameter.pieces.front().shape.size() > 1 && component != "embedding") {
         held.largest_linear = std::max(held.largest_linear, elements);
       }
       const bool is_copy = component == "embedding" && !chunk.embedding;  // of tied embeddings
       if (!is_copy) find_component(plan.components, component).total += tensor::num_elements(parameter);
     });
+    plan.ranks[index].largest_unit = std::max(plan.ranks[index].largest_unit, units.largest());
   }
   for (std::size_t i = 1; i < plan.ranks.size(); ++i) {
     if (plan.ranks[i].elements > plan.ranks[static_cast<std::size_t>(plan.largest_rank)].elements) {
@@ -92,6 +119,8 @@ ParameterPlan plan_by_formula(const ModelConfig& model) {
   plan.ranks.resize(static_cast<std::size_t>(model.pipeline_model_parallel_size));
   for (RankParameters& rank : plan.ranks) rank.elements = rank.buffer_elements = whole(estimate.other_shards);
   plan.ranks.front().elements = plan.ranks.front().buffer_elements = whole(estimate.most_loaded_shard);
+  const std::int64_t layers = std::max<std::int64_t>(1, *model.num_layers / model.pipeline_model_parallel_size);
+  for (RankParameters& rank : plan.ranks) rank.largest_unit = rank.buffer_elements / layers;
   return plan;
 }
 

@@ -23,6 +23,10 @@ struct RankParameters {
   std::int64_t elements = 0;         ///< in memory, padding included
   std::int64_t buffer_elements = 0;  ///< of a flat buffer of them (optim::FlatLayout)
   std::int64_t largest_linear = 0;   ///< of the largest tensor a gradient GEMM writes
+  /// Of a flat buffer of the largest unit that is gathered or reduced at once when gradients or weights are divided: a
+  /// layer, what comes before the layers, or what comes after them.
+  std::int64_t largest_unit = 0;
+  std::int64_t summed_over_tensor = 0;  ///< whose gradients tensor-parallel ranks sum
 };
 
 struct ParameterPlan {

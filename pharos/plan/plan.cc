@@ -80,6 +80,10 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size) 
   Plan plan;
   plan.recipe = resolved.recipe_name;
   plan.mesh = mesh;
+  using comm::MeshDim;
+  plan.dims = {MeshDim::kTensor, MeshDim::kContext, MeshDim::kData, MeshDim::kPipeline};
+  if (config.model.num_moe_experts)
+    plan.dims.insert(plan.dims.end(), {MeshDim::kExpertTensor, MeshDim::kExpert, MeshDim::kExpertData});
   plan.chunks = model_chunks(config.model);
   plan.parameters = plan_parameters(config.model, mesh);
   plan.steps = plan_steps(config, mesh);
@@ -87,6 +91,7 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size) 
   plan.evaluations = plan_evaluations(config, plan.steps);
   plan.dataset = plan_dataset(config, mesh.size(comm::MeshDim::kData));
   plan.memory = plan_memory(config, mesh, plan.parameters, plan.dataset.memory_bytes);
+  plan.communication = plan_communication(config, mesh, plan.parameters, plan.steps.num_microbatches);
   plan.megatron = model::estimate_memory(config.model, estimate_setup(config, mesh));
   plan.megatron_lines = model::render_memory_lines(config.model, plan.megatron);
   plan.checkpoint = plan_checkpoints(resolved, mesh, plan.parameters, plan.steps.iterations);

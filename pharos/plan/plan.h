@@ -11,6 +11,7 @@
 #include "pharos/plan/checkpoint_plan.h"
 #include "pharos/plan/dataset.h"
 #include "pharos/plan/memory.h"
+#include "pharos/plan/parallel/communication.h"
 #include "pharos/plan/parameters.h"
 #include "pharos/plan/stages.h"
 
@@ -42,9 +43,11 @@ struct EvaluationPlan {
 struct Plan {
   std::string recipe;
   comm::Mesh mesh{1, {}};
+  std::vector<comm::MeshDim> dims;  ///< that the model uses: without those of the expert layout if it has no experts
   std::vector<ModelChunk> chunks;
   ParameterPlan parameters;
   MemoryPlan memory;
+  CommunicationPlan communication;
   model::MemoryEstimate megatron;
   std::vector<std::string> megatron_lines;
   FlopsPlan flops;

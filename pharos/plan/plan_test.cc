@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 config::ResolvedConfig read(std::vector<std::string> overrides, std::int64_t world_size = 1,
                             const std::string& recipe = "llama_27m") {
@@ -139,6 +140,27 @@ TEST(Memory, ActivationsOfLlama27mByHand) {
   EXPECT_DOUBLE_EQ(plan.memory.part("main_parameters"), 0);
 }
 
+// The same by hand on two tensor-parallel ranks: halves of heads and of the inner width; the two inputs of norms, the
+// two normalised and the final norm's pair are whole, or with sequence parallelism halves. At the output layer the
+// input gradient comes on top; with divided tokens, of 8 sequences, it exists before and after it is put in order,
+// beside the gathered input, and half of it is the result.
+TEST(Memory, ActivationsOnTensorParallelRanksByHand) {
+  const std::vector<std::string> overrides{"model.tensor_model_parallel_size=2", "train.global_batch_size=16"};
+  const double token = 2048.0 * 4, divided = 7 * 256 + 3 * 688 + 4;
+  const Plan plain = plan_of(overrides, 2);
+  EXPECT_EQ(plain.memory.phase, "loss");
+  EXPECT_DOUBLE_EQ(plain.memory.part("activations"), token * (6 * (4 * 512 + 2 + divided) + 2 * 512 + 1));
+  EXPECT_DOUBLE_EQ(plain.memory.part("logits"), token * 4096);
+  EXPECT_DOUBLE_EQ(plain.memory.part("transient"), token * 512);
+  std::vector<std::string> with_sequence = overrides;
+  with_sequence.emplace_back("model.sequence_parallel=true");
+  const Plan sequence = plan_of(with_sequence, 2);
+  EXPECT_EQ(sequence.memory.phase, "loss");
+  EXPECT_DOUBLE_EQ(sequence.memory.part("activations"), token * (6 * (4 * 256 + 1 + divided) + 512 + 0.5));
+  EXPECT_DOUBLE_EQ(sequence.memory.part("logits"), token * 4096);
+  EXPECT_DOUBLE_EQ(sequence.memory.part("transient"), token * (3 * 512 + 256));
+}
+
 TEST(Memory, RecomputationKeepsLess) {
   const auto activations = [](std::vector<std::string> overrides) {
     const Plan plan = plan_of(std::move(overrides));
@@ -166,6 +188,105 @@ TEST(Memory, DistributedOptimizerDividesMoments) {
   const std::vector<std::string> overrides{"ddp.use_distributed_optimizer=true",
                                            "optimizer.use_distributed_optimizer=true", "train.global_batch_size=32"};
   EXPECT_DOUBLE_EQ(plan_of(overrides, 4).memory.part("optimizer"), 8.0 * 27'367'936 / 4);
+}
+
+// The largest unit of llama_27m is what follows its layers: final norm and output layer.
+constexpr double kElements = 27'367'936, kUnit = 512 + 8192 * 512;
+
+TEST(Memory, OfEveryShardingStrategyByHand) {
+  struct Case {
+    const char* strategy;
+    bool overlaps;
+    double weights, gradients, state;  // elements on one of 4 ranks
+  };
+  const double share = kElements / 4;
+  for (const Case& item :
+       {Case{"no_shard", false, kElements, kElements, kElements}, Case{"optim", false, kElements, kElements, share},
+        Case{"optim_grads", false, kElements, share + kUnit, share},
+        Case{"optim_grads", true, kElements, share + 2 * kUnit, share},
+        Case{"optim_grads_params", false, share + kUnit, share + kUnit, share},
+        Case{"optim_grads_params", true, share + 2 * kUnit, share + 2 * kUnit, share}}) {
+    const std::string overlaps = item.overlaps ? "true" : "false";
+    std::vector<std::string> overrides{std::string("ddp.data_parallel_sharding_strategy=") + item.strategy,
+                                       "ddp.overlap_grad_reduce=" + overlaps, "train.global_batch_size=32"};
+    if (item.overlaps) {
+      overrides.insert(overrides.end(), {"ddp.overlap_param_gather=true", "ddp.use_distributed_optimizer=true",
+                                         "optimizer.use_distributed_optimizer=true"});
+    }
+    const Plan plan = plan_of(overrides, 4);
+    EXPECT_DOUBLE_EQ(plan.memory.part("weights"), 4 * item.weights) << item.strategy;
+    EXPECT_DOUBLE_EQ(plan.memory.part("gradients"), 4 * item.gradients) << item.strategy;
+    EXPECT_DOUBLE_EQ(plan.memory.part("optimizer"), 8 * item.state) << item.strategy;
+    EXPECT_DOUBLE_EQ(plan.memory.part("main_parameters"), 0) << item.strategy;
+    overrides.insert(overrides.end(), {"model.bf16=true", "optimizer.bf16=true"});
+    const Plan narrow = plan_of(overrides, 4);
+    EXPECT_DOUBLE_EQ(narrow.memory.part("weights"), 2 * item.weights) << item.strategy;
+    EXPECT_DOUBLE_EQ(narrow.memory.part("gradients"), 4 * item.gradients) << item.strategy;
+    EXPECT_DOUBLE_EQ(narrow.memory.part("main_parameters"), 4 * item.state) << item.strategy;
+  }
+}
+
+// On one rank there is nothing to divide, and nothing is gathered or staged.
+TEST(Memory, ShardingOnOneRankChangesNothing) {
+  const Plan plain = plan_of({}), sharded = plan_of({"ddp.data_parallel_sharding_strategy=optim_grads_params"});
+  EXPECT_DOUBLE_EQ(plain.memory.peak_bytes, sharded.memory.peak_bytes);
+  EXPECT_DOUBLE_EQ(plain.memory.part("communication"), 0);
+}
+
+double bytes_of(const Plan& plan, const std::string& purpose, const std::string& operation) {
+  double bytes = 0;
+  for (const CommunicationPart& part : plan.communication.parts) {
+    if (part.purpose == purpose && part.operation == operation) bytes += part.bytes();
+  }
+  return bytes;
+}
+
+// 4 ranks, 2 microbatches. Of V bytes a rank sends 3/4 V in a gather or scatter, twice that in an all-reduce.
+TEST(Communication, OfDataParallelByHand) {
+  struct Case {
+    const char* strategy;
+    double all_reduce, reduce_scatter, all_gather;  // wholes of 4 bytes an element
+  };
+  for (const Case& item : {Case{"no_shard", 1, 0, 0}, Case{"optim", 0, 1, 1}, Case{"optim_grads", 0, 2, 1},
+                           Case{"optim_grads_params", 0, 2, 4}}) {
+    const std::vector<std::string> overrides{std::string("ddp.data_parallel_sharding_strategy=") + item.strategy,
+                                             "train.global_batch_size=64", "ddp.grad_reduce_in_fp32=true"};
+    const Plan plan = plan_of(overrides, 4);
+    EXPECT_DOUBLE_EQ(bytes_of(plan, "gradients", "all_reduce"), 6 * kElements * item.all_reduce) << item.strategy;
+    EXPECT_DOUBLE_EQ(bytes_of(plan, "gradients", "reduce_scatter"), 3 * kElements * item.reduce_scatter);
+    EXPECT_DOUBLE_EQ(bytes_of(plan, "weights", "all_gather"), 3 * kElements * item.all_gather);
+    EXPECT_DOUBLE_EQ(plan.communication.bytes(),
+                     kElements * (6 * item.all_reduce + 3 * item.reduce_scatter + 3 * item.all_gather));
+  }
+  const std::vector<std::string> narrow{"ddp.use_distributed_optimizer=true",
+                                        "optimizer.use_distributed_optimizer=true", "model.bf16=true",
+                                        "optimizer.bf16=true", "train.global_batch_size=64"};
+  const Plan plan = plan_of(narrow, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(plan, "gradients", "reduce_scatter"), 0.75 * 2 * kElements);
+  EXPECT_DOUBLE_EQ(bytes_of(plan, "weights", "all_gather"), 0.75 * 2 * kElements);
+  EXPECT_TRUE(plan_of({}).communication.parts.empty());
+}
+
+// 2 ranks, 2 microbatches of 2048 tokens, 6 layers: an all-reduce sends as many bytes as it is given, the others half.
+TEST(Communication, OfTensorParallelByHand) {
+  const double stream = 2048 * 512 * 4;
+  std::vector<std::string> overrides{"model.tensor_model_parallel_size=2", "train.global_batch_size=16"};
+  const Plan plain = plan_of(overrides, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(plain, "layers", "all_reduce"), 2 * 6 * 4 * stream);
+  EXPECT_DOUBLE_EQ(bytes_of(plain, "embedding", "all_reduce"), 2 * stream);
+  EXPECT_DOUBLE_EQ(bytes_of(plain, "output layer", "all_reduce"), 2 * stream);
+  EXPECT_DOUBLE_EQ(bytes_of(plain, "loss", "all_reduce"), 2 * 3 * 4 * 2048);
+
+  overrides.emplace_back("model.sequence_parallel=true");
+  const Plan sequence = plan_of(overrides, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(sequence, "layers", "all_reduce"), 0);
+  EXPECT_DOUBLE_EQ(bytes_of(sequence, "layers", "reduce_scatter"), 2 * 6 * 4 * stream / 2);
+  EXPECT_DOUBLE_EQ(bytes_of(sequence, "layers", "all_gather"), 2 * 6 * (4 + 2) * stream / 2);
+  EXPECT_DOUBLE_EQ(bytes_of(sequence, "output layer", "all_gather"), 2 * 2 * stream / 2);
+
+  overrides = {"model.tensor_model_parallel_size=2", "train.global_batch_size=16", "model.recompute_granularity=full",
+               "model.recompute_method=block", "model.recompute_num_layers=2"};
+  EXPECT_DOUBLE_EQ(bytes_of(plan_of(overrides, 2), "layers", "all_reduce"), 2 * (6 * 4 + 2 * 2) * stream);
 }
 
 TEST(Stages, EvenUnevenAndByLayout) {
@@ -247,9 +368,10 @@ TEST_F(FolderTest, CheckpointSizeIsExact) {
   const comm::Mesh mesh(1, {});
   model::Transformer transformer(model, model::whole_model(model), mesh, 0);
   transformer.materialize(at::kCPU, 1);
-  checkpoint::Contents contents{transformer.parameters(), {{"exp_avg", {}}, {"exp_avg_sq", {}}}};
-  for (auto& state : contents.state) {
-    for (const auto* parameter : contents.parameters) state.tensors.push_back(at::zeros_like(parameter->data));
+  checkpoint::Contents contents = checkpoint::weights_of(transformer.parameters());
+  for (const char* kind : {"exp_avg", "exp_avg_sq"}) {
+    for (auto* parameter : transformer.parameters())
+      contents.push_back({.parameter = parameter, .kind = kind, .values = at::zeros_like(parameter->data)});
   }
   checkpoint::TrainState state;
   state.step = 50;
@@ -311,11 +433,21 @@ TEST(Render, TextAndJsonAgree) {
   EXPECT_DOUBLE_EQ(json["memory"]["peak_bytes"].get<double>(), sum);
   EXPECT_EQ(json["parameters"]["total"], 27'367'936);
   EXPECT_EQ(json["layout"]["groups"]["tp"], nlohmann::json::parse("[[0,1],[2,3]]"));
-  EXPECT_EQ(json["layout"]["ranks"].size(), 4U);
+  EXPECT_EQ(json["layout"]["groups"].size(), 2U);  // those of several ranks: tp and dp
+  ASSERT_EQ(json["layout"]["ranks"].size(), 4U);
+  EXPECT_EQ(json["layout"]["ranks"][3]["tp"], 1);
+  EXPECT_EQ(json["layout"]["ranks"][3]["groups"], nlohmann::json::parse(R"({"tp": [2, 3], "dp": [1, 3]})"));
+  double sent = 0;
+  for (const auto& part : json["communication"]["parts"]) sent += part["bytes"].get<double>();
+  EXPECT_GT(sent, 0);
+  EXPECT_DOUBLE_EQ(json["communication"]["bytes_per_step"].get<double>(), sent);
   EXPECT_FALSE(to_json(plan, false)["layout"].contains("ranks"));
   const std::string text = render(plan, true);
   EXPECT_THAT(text, HasSubstr("27,367,936"));
   EXPECT_THAT(text, HasSubstr("tp groups: [0 1] [2 3]"));
+  EXPECT_THAT(text, HasSubstr("rank 3: tp 1 dp 1; in groups tp [2 3] dp [1 3]"));
+  EXPECT_THAT(text, HasSubstr("dp: gradients"));
+  EXPECT_THAT(text, Not(HasSubstr("edp")));
   EXPECT_THAT(text, HasSubstr("Theoretical memory footprints: weight and optimizer="));
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -86,6 +87,18 @@ void add_memory(Page& page, const Plan& plan) {
   for (const std::string& line : plan.megatron_lines) page.line(line);
 }
 
+void add_communication(Page& page, const CommunicationPlan& communication) {
+  if (communication.parts.empty()) return;
+  page.heading(fmt::format("Communication: sent by one rank in a step, and as much received (pipeline rank {})",
+                           communication.pipeline_rank));
+  for (const CommunicationPart& part : communication.parts) {
+    page.row(fmt::format("{}: {}", part.dimension, part.purpose), format_bytes(part.bytes()),
+             fmt::format("{} {} of {} over {} ranks", part.calls, part.operation, format_bytes(part.whole_bytes),
+                         part.ranks));
+  }
+  page.row("in all", format_bytes(communication.bytes()));
+}
+
 void add_run(Page& page, const Plan& plan) {
   const StepPlan& steps = plan.steps;
   page.heading("Run");
@@ -117,20 +130,12 @@ void add_run(Page& page, const Plan& plan) {
            fmt::format("{} kept: {}", checkpoint.num_kept, format_bytes(checkpoint.kept_bytes())));
 }
 
-const std::vector<comm::MeshDim>& all_dims() {
-  using comm::MeshDim;
-  static const std::vector<MeshDim> dims{MeshDim::kTensor,    MeshDim::kContext,      MeshDim::kData,
-                                         MeshDim::kPipeline,  MeshDim::kExpertTensor, MeshDim::kExpert,
-                                         MeshDim::kExpertData};
-  return dims;
-}
-
 void add_layout(Page& page, const Plan& plan, bool with_ranks) {
   const comm::Mesh& mesh = plan.mesh;
   page.heading("Layout");
   page.row("ranks", grouped(mesh.world_size()));
   std::string sizes;
-  for (const comm::MeshDim dim : all_dims()) {
+  for (const comm::MeshDim dim : plan.dims) {
     sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", comm::mesh_dim_name(dim), mesh.size(dim));
   }
   page.line(sizes);
@@ -141,17 +146,22 @@ void add_layout(Page& page, const Plan& plan, bool with_ranks) {
                           chunk.first_layer, chunk.output ? ", output" : ""));
   }
   if (!with_ranks) return;
-  for (const comm::MeshDim dim : all_dims()) {
-    if (mesh.size(dim) == 1) continue;
+  std::vector<comm::MeshDim> dims;
+  std::copy_if(plan.dims.begin(), plan.dims.end(), std::back_inserter(dims),
+               [&](comm::MeshDim dim) { return mesh.size(dim) > 1; });
+  for (const comm::MeshDim dim : dims) {
     std::string line = fmt::format("{} groups:", comm::mesh_dim_name(dim));
     for (const auto& group : mesh.groups({dim})) line += fmt::format(" [{}]", fmt::join(group, " "));
     page.line(line);
   }
-  for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    std::string line = fmt::format("rank {}:", rank);
-    for (const comm::MeshDim dim : all_dims())
-      line += fmt::format(" {} {}", comm::mesh_dim_name(dim), mesh.coordinate(rank, dim));
-    page.line(line);
+  for (std::int64_t rank = 0; !dims.empty() && rank < mesh.world_size(); ++rank) {
+    std::string coordinates, groups;
+    for (const comm::MeshDim dim : dims) {
+      const char* name = comm::mesh_dim_name(dim);
+      coordinates += fmt::format(" {} {}", name, mesh.coordinate(rank, dim));
+      groups += fmt::format(" {} [{}]", name, fmt::join(mesh.group(rank, {dim}), " "));
+    }
+    page.line(fmt::format("rank {}:{}; in groups{}", rank, coordinates, groups));
   }
 }
 
@@ -163,6 +173,7 @@ std::string render(const Plan& plan, bool with_ranks) {
                            plan.mesh.world_size(), plan.mesh.world_size() == 1 ? "" : "s"));
   add_parameters(page, plan);
   add_memory(page, plan);
+  add_communication(page, plan.communication);
   add_run(page, plan);
   add_layout(page, plan, with_ranks);
   if (!plan.notes.empty()) page.heading("Notes");

@@ -30,6 +30,20 @@ json memory_json(const MemoryPlan& memory) {
           {"peak_bytes_of_pipeline_ranks", memory.peak_bytes_of_ranks}};
 }
 
+json communication_json(const CommunicationPlan& communication) {
+  json parts = json::array();
+  for (const CommunicationPart& part : communication.parts) {
+    parts.push_back({{"dimension", part.dimension},
+                     {"ranks", part.ranks},
+                     {"purpose", part.purpose},
+                     {"operation", part.operation},
+                     {"calls", part.calls},
+                     {"whole_bytes", part.whole_bytes},
+                     {"bytes", part.bytes()}});
+  }
+  return {{"pipeline_rank", communication.pipeline_rank}, {"bytes_per_step", communication.bytes()}, {"parts", parts}};
+}
+
 json dataset_json(const DatasetPlan& dataset) {
   json files = json::array();
   for (const DataFile& file : dataset.files) {
@@ -60,11 +74,17 @@ json layout_json(const Plan& plan, bool with_ranks) {
                                 {"output", chunk.output}});
   }
   if (!with_ranks) return layout;
-  for (const MeshDim dim : dims) layout["groups"][comm::mesh_dim_name(dim)] = mesh.groups({dim});
+  layout["groups"] = json::object();
+  for (const MeshDim dim : plan.dims) {
+    if (mesh.size(dim) > 1) layout["groups"][comm::mesh_dim_name(dim)] = mesh.groups({dim});
+  }
   for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    json coordinates = json::object();
-    for (const MeshDim dim : dims) coordinates[comm::mesh_dim_name(dim)] = mesh.coordinate(rank, dim);
-    layout["ranks"].push_back(coordinates);
+    json one = {{"rank", rank}, {"groups", json::object()}};
+    for (const MeshDim dim : plan.dims) {
+      one[comm::mesh_dim_name(dim)] = mesh.coordinate(rank, dim);
+      if (mesh.size(dim) > 1) one["groups"][comm::mesh_dim_name(dim)] = mesh.group(rank, {dim});
+    }
+    layout["ranks"].push_back(one);
   }
   return layout;
 }
@@ -77,6 +97,7 @@ json to_json(const Plan& plan, bool with_ranks) {
   return {{"recipe", plan.recipe},
           {"parameters", parameters_json(plan.parameters)},
           {"memory", memory_json(plan.memory)},
+          {"communication", communication_json(plan.communication)},
           {"megatron",
            {{"weight_and_optimizer_bytes", plan.megatron.weight_and_optimizer_bytes},
             {"activation_bytes", plan.megatron.activations.total_bytes},

@@ -57,13 +57,13 @@ SignalWatch::~SignalWatch() {
 
 int SignalWatch::received() { return received_signal; }
 
-std::optional<ExitDecision> decide_exit(const config::TrainConfig& train, std::int64_t step, std::int64_t elapsed_ns) {
-  if (const int signal = SignalWatch::received(); signal != 0) {
+std::optional<ExitDecision> decide_exit(const config::TrainConfig& train, std::int64_t step, const ExitInputs& inputs) {
+  if (inputs.signal != 0) {
     return ExitDecision{ExitReason::kSignal,
-                        fmt::format("exiting program after receiving SIG{}.", sigabbrev_np(signal))};
+                        fmt::format("exiting program after receiving SIG{}.", sigabbrev_np(inputs.signal))};
   }
   if (train.exit_duration_in_mins) {
-    const double minutes = static_cast<double>(elapsed_ns) / 60e9;
+    const double minutes = static_cast<double>(inputs.elapsed_ns) / 60e9;
     if (minutes > static_cast<double>(*train.exit_duration_in_mins)) {
       return ExitDecision{ExitReason::kDuration, fmt::format("exiting program after {} minutes", minutes)};
     }

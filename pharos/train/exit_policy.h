@@ -32,7 +32,13 @@ struct ExitDecision {
   std::string message;  ///< Megatron's: "exiting program after receiving SIGTERM."
 };
 
-/// Whether to stop after completed step `step`; `elapsed_ns` since the process started.
-std::optional<ExitDecision> decide_exit(const config::TrainConfig& train, std::int64_t step, std::int64_t elapsed_ns);
+/// What exits depend on beside the step: the signal received (0: none), and the time since the process started.
+struct ExitInputs {
+  int signal = 0;
+  std::int64_t elapsed_ns = 0;
+};
+
+/// Whether to stop after completed step `step`. Ranks that give the same inputs decide alike.
+std::optional<ExitDecision> decide_exit(const config::TrainConfig& train, std::int64_t step, const ExitInputs& inputs);
 
 }  // namespace pharos::train

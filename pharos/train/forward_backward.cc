@@ -106,11 +106,6 @@ LossSums forward_backward(model::Transformer& model, const config::RunConfig& co
                           StepTimes* times) {
   TrainingStage stage(model, config, input, times);
   pipeline::run(pipeline::one_forward_one_backward(1, input.num_microbatches), 0, stage);
-  if (config.model.calculate_per_token_loss) {
-    const at::NoGradGuard no_grad;
-    const double factor = 1 / std::max(1.0, stage.sums().tokens);
-    for (auto* parameter : model.parameters()) parameter->main_grad.mul_(factor);
-  }
   return stage.sums();
 }
 

@@ -30,9 +30,9 @@ struct StepTimes {
   std::int64_t data_wait_ns = 0;  ///< waiting for microbatches, part of the time around it
 };
 
-/// Adds the gradient of the mean loss, times loss_scale, to every main_grad (bridge-config.md 7.4). Default: the mean
-/// over microbatches of each one's mean over its tokens; with calculate_per_token_loss: the sum over tokens, divided by
-/// their number over the whole global batch.
+/// Adds the gradient of this rank's loss, times loss_scale, to every main_grad (bridge-config.md 7.4). Default: the
+/// mean over microbatches of each one's mean over its tokens; with calculate_per_token_loss the sum over tokens, to be
+/// divided by their number over the whole global batch. Returns this rank's sums.
 LossSums forward_backward(model::Transformer& model, const config::RunConfig& config, const StepInput& input,
                           StepTimes* times);
 

@@ -29,7 +29,9 @@ FileLock::FileLock(const std::filesystem::path& path)
   }
 }
 
-FileLock::~FileLock() { ::close(descriptor_); }
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
 
 RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(path)) {
   if (resume && !std::filesystem::exists(run_yaml())) {
@@ -47,6 +49,20 @@ RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(
                            .why = "A new run never continues or overwrites an old one by accident.",
                            .fix = "Add --resume to continue it, or choose another folder with --run-dir."});
   }
+}
+
+RunFolder RunFolder::of_peer(std::filesystem::path path) {
+  if (!std::filesystem::is_directory(path)) {
+    throw base::UserError({.what = "The run folder '" + path.string() + "' is not there on this machine.",
+                           .where = path.string(),
+                           .why = "Rank 0 has made it; every rank writes its log, its trace and its checkpoints there.",
+                           .fix = "Choose a folder on a file system that all machines share with --run-dir."});
+  }
+  return RunFolder(std::move(path));
+}
+
+std::filesystem::path RunFolder::log(std::int64_t rank) const {
+  return path_ / (rank == 0 ? "log.txt" : "rank_" + std::to_string(rank) + ".log");
 }
 
 std::filesystem::path default_run_folder(const std::string& recipe_name, std::int64_t wall_ns) {

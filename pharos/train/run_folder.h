@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace pharos::train {
 
@@ -14,8 +15,8 @@ class FileLock {
   /// UserError when the file cannot be made or another process holds the lock.
   explicit FileLock(const std::filesystem::path& path);
   ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
+  FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileLock& operator=(FileLock&&) = delete;
 
  private:
   int descriptor_;
@@ -26,14 +27,20 @@ class RunFolder {
   /// Opens `path` for a new run, or with `resume` for one that is there. UserError when a new run would overwrite one,
   /// when there is nothing to resume, when the folder cannot be written, or when another process is using it.
   RunFolder(std::filesystem::path path, bool resume);
+  /// The folder as another rank of the same job sees it, after rank 0 has opened it. UserError when it is not there:
+  /// the ranks' machines do not share the file system.
+  static RunFolder of_peer(std::filesystem::path path);
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path run_yaml() const { return path_ / "run.yaml"; }
-  std::filesystem::path log() const { return path_ / "log.txt"; }
+  /// log.txt of rank 0, rank_N.log of the others.
+  std::filesystem::path log(std::int64_t rank = 0) const;
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
   std::filesystem::path trace() const { return path_ / "trace"; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
  private:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
   std::filesystem::path path_;
   std::optional<FileLock> lock_;
 };

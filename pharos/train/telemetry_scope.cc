@@ -5,6 +5,7 @@
 
 #include "pharos/config/derived.h"
 #include "pharos/config/schema/enum_names.h"
+#include "pharos/lens/setup/run_id.h"
 #include "pharos/lens/setup/setup_telemetry.h"
 
 namespace pharos::train {
@@ -82,10 +83,23 @@ lens::StoredAttributes describe_model(const config::RunConfig& config) {
   return attributes;
 }
 
+lens::RankCoordinates coordinates_of(const Parallel& parallel) {
+  const auto place = [&](comm::MeshDim dim) {
+    return lens::Place{static_cast<int>(parallel.mesh.coordinate(parallel.rank, dim)),
+                       static_cast<int>(parallel.mesh.size(dim))};
+  };
+  return {.local_rank = static_cast<int>(parallel.world.environment().local_rank),
+          .tensor = place(comm::MeshDim::kTensor),
+          .pipeline = place(comm::MeshDim::kPipeline),
+          .data = place(comm::MeshDim::kData),
+          .context = place(comm::MeshDim::kContext),
+          .expert = place(comm::MeshDim::kExpert)};
+}
+
 }  // namespace
 
 TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options,
-                               const RunFolder& folder) {
+                               const RunFolder& folder, const Parallel& parallel) {
   const QuietedEnvironment environment(resolved);
   const config::TelemetryConfig& config = resolved.config.telemetry;
   // Telemetry that is off only warns of a bad specification, but the ring obeys it, and a flag is meant.
@@ -95,7 +109,10 @@ TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const Tra
   load.default_service_name = config.service_name;
   const lens::LensSettings settings = lens::load_settings(environment, load, options.telemetry);
   lens::SetupInput input;
-  input.coordinates = lens::RankCoordinates{};
+  input.rank = static_cast<int>(parallel.rank);
+  input.world_size = static_cast<int>(parallel.world.size());
+  input.coordinates = coordinates_of(parallel);
+  if (input.world_size > 1) input.shared_run_id = parallel.world.announce("run id", lens::make_random_run_id());
   input.resource_attributes = describe_model(resolved.config);
   input.run_folder = folder.path();
   input.keeps_ring = config.ring;

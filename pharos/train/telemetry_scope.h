@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "pharos/config/resolve.h"
+#include "pharos/train/parallel.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/train.h"
 
@@ -13,8 +14,9 @@ namespace pharos::train {
 /// Telemetry for the life of this object. The ring alone is on by default: after a crash it holds the last spans.
 class TelemetryScope {
  public:
-  /// UserError where variables, flags or configuration cannot be obeyed.
-  TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options, const RunFolder& folder);
+  /// Every rank calls it. UserError where variables, flags or configuration cannot be obeyed.
+  TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options, const RunFolder& folder,
+                 const Parallel& parallel);
   ~TelemetryScope();
   TelemetryScope(const TelemetryScope&) = delete;
   TelemetryScope& operator=(const TelemetryScope&) = delete;

@@ -5,12 +5,22 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+
 #include "pharos/base/clock.h"
+#include "pharos/base/environment.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/comm/flight.h"
+#include "pharos/comm/watchdog.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/life/startup.h"
 #include "pharos/tensor/host_allocator.h"
+#include "pharos/train/agreement.h"
+#include "pharos/train/parallel.h"
 #include "pharos/train/report/progress.h"
 #include "pharos/train/run_folder.h"
 #include "pharos/train/telemetry_scope.h"
@@ -33,6 +43,110 @@ void announce(const config::ResolvedConfig& resolved, const RunFolder& folder, b
   }
 }
 
+at::Device device_of(const config::DistConfig& dist, const comm::RankEnvironment& ranks) {
+  if (dist.device != config::DeviceKind::kCuda) return at::kCPU;
+  const std::int64_t index = dist.external_gpu_device_mapping ? 0 : dist.local_rank.value_or(ranks.local_rank);
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+/// Ranks of a node share its cores.
+void set_num_threads(const config::DistConfig& dist, const comm::RankEnvironment& ranks) {
+  if (dist.num_threads > 0) {
+    at::set_num_threads(static_cast<int>(dist.num_threads));
+  } else if (ranks.local_world_size > 1 && !base::get_environment("OMP_NUM_THREADS")) {
+    const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());
+    at::set_num_threads(static_cast<int>(std::max<std::int64_t>(1, cores / ranks.local_world_size)));
+  }
+}
+
+comm::WorldOptions world_options(const config::DistConfig& dist, const comm::RankEnvironment& ranks) {
+  comm::WorldOptions options;
+  options.device = device_of(dist, ranks);
+  options.rendezvous_timeout = std::chrono::minutes(dist.distributed_timeout_minutes);
+  options.timeout = options.rendezvous_timeout + kWatchdogLead;
+  return options;
+}
+
+/// Rank 0 opens the folder, then the others see it.
+RunFolder open_run_folder(comm::World& world, const TrainOptions& options) {
+  std::optional<RunFolder> folder;
+  const std::filesystem::path path =
+      world.announce("run folder", std::filesystem::absolute(options.run_folder).string());
+  together(world, "run folder of rank 0", [&] {
+    if (world.rank() == 0) folder.emplace(options.run_folder, options.resume);
+  });
+  together(world, "run folder of the others", [&] {
+    if (world.rank() != 0) folder.emplace(RunFolder::of_peer(path));
+  });
+  return std::move(*folder);
+}
+
+void start_flight_record(const RunFolder& folder, const comm::World& world) {
+  if (world.size() == 1) return;
+  base::make_directories(folder.trace());
+  comm::start_flight_record(folder.trace() / comm::flight_file_name(world.rank()), world.rank(), world.size());
+  comm::report_progress("set-up", 0);
+}
+
+/// One rank waits for nobody; what it does may take as long as it takes.
+std::optional<comm::Watchdog> watch_over(const config::DistConfig& dist, const RunFolder& folder,
+                                         const comm::World& world) {
+  if (world.size() == 1) return std::nullopt;
+  comm::WatchdogOptions options;
+  options.rank = world.rank();
+  options.set_up_timeout = std::chrono::minutes(dist.distributed_timeout_minutes);
+  options.step_timeout = step_timeout(dist);
+  options.folder = folder.trace();
+  return std::optional<comm::Watchdog>(std::in_place, options);
+}
+
+Console::Output console_output(std::int64_t rank) {
+  if (rank != 0) return Console::Output::kNone;
+  return ::isatty(STDOUT_FILENO) != 0 ? Console::Output::kTerminal : Console::Output::kPlain;
+}
+
+void write_configuration(const config::ResolvedConfig& resolved, const RunFolder& folder) {
+  base::write_file_atomically(folder.run_yaml(), config::to_yaml(resolved));
+  if (resolved.config.logger.save_config_filepath) {
+    base::write_file_atomically(*resolved.config.logger.save_config_filepath, config::to_yaml(resolved));
+  }
+}
+
+base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolved, const TrainOptions& options,
+                        lens::StartupRecord& startup) {
+  const config::DistConfig& dist = resolved.config.dist;
+  compare_configurations(world, resolved);
+  together(world, "resources", [&] {
+    if (options.check_resources && options.ranks.local_rank == 0) options.check_resources();
+  });
+  const RunFolder folder = open_run_folder(world, options);
+  if (world.size() > 1) startup.finish_phase("rendezvous");
+  start_flight_record(folder, world);
+  const Parallel parallel(world, resolved.config);
+  TelemetryScope telemetry(resolved, options, folder, parallel);
+  Console console(folder.log(world.rank()), console_output(world.rank()));
+  bool has_begun = false;
+  try {
+    announce(resolved, folder, options.resume, console);
+    for (const std::string& warning : telemetry.warnings()) console.line("telemetry: " + warning);
+    startup.finish_phase("initialize");
+    set_num_threads(dist, options.ranks);
+    if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
+    startup.finish_phase("kernels");
+    const std::optional<comm::Watchdog> watchdog = watch_over(dist, folder, world);
+    Trainer trainer(resolved, folder, options, parallel, console, startup);
+    together(world, "set-up", [&] { trainer.set_up(); });
+    // Written only now: a folder whose set-up failed holds no run and can be used again.
+    if (parallel.is_first()) write_configuration(resolved, folder);
+    has_begun = true;
+    return trainer.run();
+  } catch (const std::exception& error) {
+    console.log_only(std::string("error: ") + error.what());
+    if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry.discard();
+    throw;
+  }
+}
+
 }  // namespace
 
 base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions& options) {
@@ -40,30 +154,19 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   startup.finish_phase("libraries", options.main_entry_ns);
   startup.finish_phase("config", options.config_ready_ns);
   tensor::install_host_allocator();
-  const RunFolder folder(options.run_folder, options.resume);
-  TelemetryScope telemetry(resolved, options, folder);
-  Console console(folder.log(), ::isatty(STDOUT_FILENO) != 0);
-  bool has_begun = false;
+  comm::World world(options.ranks, world_options(resolved.config.dist, options.ranks));
   try {
-    announce(resolved, folder, options.resume, console);
-    for (const std::string& warning : telemetry.warnings()) console.line("telemetry: " + warning);
-    startup.finish_phase("initialize");
-    const auto num_threads = static_cast<int>(resolved.config.dist.num_threads);
-    if (num_threads > 0) at::set_num_threads(num_threads);
-    if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
-    startup.finish_phase("kernels");
-    Trainer trainer(resolved, folder, options, console, startup);
-    trainer.set_up();
-    // Written only now: a folder whose set-up failed holds no run and can be used again.
-    base::write_file_atomically(folder.run_yaml(), config::to_yaml(resolved));
-    if (resolved.config.logger.save_config_filepath) {
-      base::write_file_atomically(*resolved.config.logger.save_config_filepath, config::to_yaml(resolved));
-    }
-    has_begun = true;
-    return trainer.run();
-  } catch (const std::exception& error) {
-    console.log_only(std::string("error: ") + error.what());
-    if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry.discard();
+    const base::ExitCode code = train_in(world, resolved, options, startup);
+    world.leave();
+    return code;
+  } catch (const base::UserError&) {
+    world.leave();  // the ranks have agreed on it: all of them are on their way out
+    throw;
+  } catch (const comm::CommunicationError& error) {
+    world.abandon();
+    throw base::TrainingError(error.what());
+  } catch (const std::exception&) {
+    world.abandon();
     throw;
   }
 }

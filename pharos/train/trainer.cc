@@ -1,6 +1,7 @@
 #include "pharos/train/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,31 +9,31 @@
 #include "pharos/base/clock.h"
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
-#include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
-#include "pharos/train/forward_backward.h"
+#include "pharos/train/agreement.h"
 
 namespace pharos::train {
 using lens::Group;
 
 Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-                 Console& console, lens::StartupRecord& startup)
+                 const Parallel& parallel, Console& console, lens::StartupRecord& startup)
     : resolved_(resolved),
       config_(resolved.config),
       folder_(folder),
       options_(options),
       console_(console),
       startup_(startup),
-      mesh_(1, comm::parallel_sizes(resolved.config)),
-      batches_(optim::batch_schedule_options(resolved.config, 1)),
-      train_iters_(config::total_train_iterations(resolved.config, 1)),
-      progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress) {}
+      parallel_(parallel),
+      batches_(optim::batch_schedule_options(resolved.config, parallel.data.size())),
+      train_iters_(config::total_train_iterations(resolved.config, parallel.data.size())),
+      progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress && parallel.is_first(),
+                parallel.world.size()) {}
 
-at::Device Trainer::device() const { return config_.dist.device == config::DeviceKind::kCuda ? at::kCUDA : at::kCPU; }
+at::Device Trainer::device() const { return parallel_.world.device(); }
 
 std::filesystem::path Trainer::save_folder() const {
   return config_.checkpoint.save ? std::filesystem::path(*config_.checkpoint.save) : folder_.checkpoints();
@@ -41,11 +42,12 @@ std::filesystem::path Trainer::save_folder() const {
 bool Trainer::saving_enabled() const { return config_.checkpoint.save_interval != 0; }
 
 void Trainer::set_up() {
+  writer_ = std::stoll(parallel_.world.announce("writer of checkpoints", std::to_string(::getpid())));
   startup_span_ = lens::open_startup_span(startup_, "ModelType.encoder_or_decoder",
                                           lens::read_launch_stamps(lens::ProcessEnvironment()));
   {
     PHAROS_SPAN(span, Group::kDataLoading, "megatron.startup.dataloader", {lens::kGoodput, true});
-    data_ = std::make_unique<DataFeed>(config_, 0, 1);
+    open_data();
   }
   startup_.finish_phase("data");
   {
@@ -54,15 +56,47 @@ void Trainer::set_up() {
     load_checkpoint();
   }
   startup_.finish_phase("model");
-  metrics_ = std::make_unique<MetricsLog>(folder_.metrics(), state_.step);
-  reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_), console_, *metrics_);
+  metrics_ = parallel_.is_first() ? std::make_unique<MetricsLog>(folder_.metrics(), state_.step)
+                                  : std::make_unique<MetricsLog>();
+  reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_),
+                                         Reporter::Place{parallel_.rank, parallel_.world.size()}, console_, *metrics_);
+}
+
+/// The first rank of each node builds missing indices, the others find them made.
+void Trainer::open_data() {
+  const auto open = [this] {
+    data_ = std::make_unique<DataFeed>(config_, parallel_.data.rank(), parallel_.data.size());
+  };
+  const bool is_first_of_node = parallel_.world.environment().local_rank == 0;
+  together(parallel_.world, "data of first ranks", [&] {
+    if (is_first_of_node) open();
+  });
+  together(parallel_.world, "data of other ranks", [&] {
+    if (!is_first_of_node) open();
+  });
+}
+
+std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::string& purpose,
+                                                          const std::filesystem::path& source,
+                                                          std::optional<std::int64_t> step) {
+  std::optional<checkpoint::Found> found;
+  const std::string key = "checkpoint for " + purpose;
+  together(parallel_.world, key + " (rank 0)", [&] {
+    if (parallel_.is_first()) found = checkpoint::find_checkpoint(source, step);
+  });
+  const std::string folder = parallel_.world.announce(key, found ? found->folder.string() : "");
+  if (parallel_.is_first()) return found;
+  return folder.empty() ? std::nullopt : std::optional(checkpoint::Found{folder, {}});
 }
 
 void Trainer::build_model() {
-  model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), mesh_, 0);
-  initialize_weights();
-  gradients_ = std::make_unique<optim::GradientBuffer>(model_->parameters(), config_.ddp.bucket_size.value_or(0));
-  optimizer_ = std::make_unique<optim::Optimizer>(*gradients_, optim::optimizer_options(config_));
+  model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), parallel_.mesh,
+                                                parallel_.rank, parallel_.model_groups());
+  together(parallel_.world, "initial weights", [this] { initialize_weights(); });
+  const auto parameters = model_->parameters();
+  optimizer_ = std::make_unique<optim::DataParallel>(
+      parameters, optim::parallel_groups(parallel_.world, parallel_.mesh, parameters), parallel_.mesh, parallel_.rank,
+      optim::data_parallel_options(config_), optim::optimizer_options(config_));
   std::vector<std::string> warnings;
   schedule_ = std::make_unique<optim::LrSchedule>(optim::lr_schedule_options(config_, batches_, warnings));
   for (const auto& warning : warnings) console_.line("warning: " + warning);
@@ -79,33 +113,41 @@ void Trainer::initialize_weights() {
   }
   if (!pretrained || from_hugging_face) {
     const std::string& folder = pretrained ? *pretrained : *config_.model.hf_path;
-    hf::check_weights(model_->parameters(), folder, mesh_, 0);
+    hf::check_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
     model_->allocate(device());
-    hf::load_weights(model_->parameters(), folder, mesh_, 0);
+    hf::load_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
     console_.line("initial weights from " + folder);
     return;
   }
   model_->allocate(device());
-  const auto found = checkpoint::find_checkpoint(*pretrained);
+  const auto found = find_checkpoint("initial weights", *pretrained, std::nullopt);
   if (!found) {
     throw base::UserError({.what = "There is no checkpoint in '" + *pretrained + "'.",
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
                            .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
   }
-  checkpoint::load({model_->parameters(), {}}, found->folder, {}, mesh_, 0);
+  checkpoint::load(checkpoint::weights_of(model_->parameters()), found->folder, {}, parallel_.mesh, parallel_.rank);
   console_.line("initial weights from " + found->folder.string());
 }
 
 checkpoint::Contents Trainer::contents() {
-  checkpoint::Contents contents{model_->parameters(), {}};
-  optimizer_->for_each_state([&](std::size_t index, std::string_view kind, const at::Tensor& tensor) {
-    auto state =
-        std::find_if(contents.state.begin(), contents.state.end(), [&](const auto& s) { return s.kind == kind; });
-    if (state == contents.state.end()) {
-      state = contents.state.insert(state, {std::string(kind), std::vector<at::Tensor>(contents.parameters.size())});
-    }
-    state->tensors[index] = tensor;
+  const std::vector<tensor::Parameter*> parameters = model_->parameters();
+  checkpoint::Contents contents;
+  const auto add = [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element,
+                       bool is_fragment) {
+    contents.push_back({.parameter = parameters[index],
+                        .kind = std::string(kind),
+                        .values = values,
+                        .first_element = first_element,
+                        .is_fragment = is_fragment});
+  };
+  optimizer_->for_each_value([&](std::size_t index, const at::Tensor& values, std::int64_t first_element) {
+    add(index, "", values, first_element, !optimizer_->holds_whole_values());
   });
+  optimizer_->for_each_state(
+      [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element) {
+        add(index, kind, values, first_element, !optimizer_->holds_whole_states());
+      });
   return contents;
 }
 
@@ -129,7 +171,7 @@ void Trainer::load_checkpoint() {
       options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
   if (source.empty()) return;
   PHAROS_SPAN(span, Group::kLoadCheckpoint, "megatron.checkpoint.load", {lens::kGoodput, true});
-  const auto found = checkpoint::find_checkpoint(source, settings.ckpt_step);
+  const auto found = find_checkpoint("resuming", source, settings.ckpt_step);
   if (!found) {
     if (options_.resume) {
       check_never_saved(source);
@@ -142,8 +184,11 @@ void Trainer::load_checkpoint() {
   }
   for (const auto& warning : found->warnings) console_.line("warning: " + warning);
   checkpoint::Contents wanted = contents();
-  if (settings.finetune || !settings.load_optim) wanted.state.clear();
-  const checkpoint::LoadResult result = checkpoint::load(wanted, found->folder, {}, mesh_, 0);
+  if (settings.finetune || !settings.load_optim) checkpoint::drop_state(wanted);
+  const bool with_state = !checkpoint::state_kinds(wanted).empty();
+  checkpoint::LoadResult result;
+  together(parallel_.world, "loading",
+           [&] { result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank); });
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {
@@ -152,12 +197,12 @@ void Trainer::load_checkpoint() {
   } else {
     state_ = result.train_state;
     schedule_->restore(state_.scheduler, optim::stored_schedule_policy(config_.scheduler));
-    if (!wanted.state.empty()) optimizer_->restore_scalars(state_.optimizer);
+    if (with_state) optimizer_->restore_scalars(state_.optimizer);
     last_saved_step_ = options_.resume ? state_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", found->folder.string(), state_.step));
   }
   // Main parameters that were not loaded follow the weights; those that were decide about the weights.
-  if (wanted.state.empty()) {
+  if (!with_state) {
     optimizer_->copy_data_to_main();
   } else {
     optimizer_->copy_main_to_data();
@@ -191,11 +236,14 @@ StepRecord Trainer::run_iteration() {
   {
     PHAROS_SPAN(forward_backward_span, Group::kForwardBackward, "megatron.train.iteration.forward_backward",
                 {"num_microbatches", std::int64_t{record.num_microbatches}});
-    gradients_->zero();
+    optimizer_->begin_step(record.num_microbatches);
     const StepInput input{state_.step, record.num_microbatches, record.loss_scale, [&](int index) {
                             return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
                           }};
     sums = forward_backward(*model_, config_, input, &times);
+    optimizer_->finish_gradients();
+    sums = reduce(sums);
+    if (config_.model.calculate_per_token_loss) optimizer_->scale_gradients(1 / std::max(1.0, sums.tokens));
   }
   record.loss = sums.mean();
   record.data_wait_ns = times.data_wait_ns;
@@ -231,17 +279,17 @@ void Trainer::fail_iteration(const std::string& what, std::int64_t step) const {
   const std::string saved =
       last_saved_step_ >= 0 ? fmt::format("; the checkpoint of step {} is intact", last_saved_step_) : "";
   throw base::TrainingError(fmt::format(
-      "{} (iteration {}, rank 0, device {}, learning rate {:.3E}){}.\n"
+      "{} (iteration {}, rank {}, device {}, learning rate {:.3E}){}.\n"
       "  fix: look at the gradient norms before it in metrics.jsonl; lower optimizer.lr, pass this batch with "
       "train.iterations_to_skip=[{}], or skip such steps with rerun_state_machine.check_for_nan_in_loss=false.",
-      what, step, device().str(), schedule_->learning_rate(), saved, step));
+      what, step, parallel_.rank, device().str(), schedule_->learning_rate(), saved, step));
 }
 
 void Trainer::check_gradients(double grad_norm, std::int64_t step) {
   // With a dynamic loss scale an overflow is the scaler's business: it lowers the scale.
   const bool guarded = config_.rerun_state_machine.check_for_nan_in_loss || config_.ddp.check_for_nan_in_grad;
   if (std::isfinite(grad_norm) || has_dynamic_loss_scale() || !guarded) return;
-  auto names = gradients_->non_finite_parameters();
+  auto names = optimizer_->non_finite_parameters();
   const std::size_t count = names.size();
   names.resize(std::min<std::size_t>(count, 5));
   fail_iteration(fmt::format("The gradient of {} parameter{} is not finite: {}{}", count, count == 1 ? "" : "s",

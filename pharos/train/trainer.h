@@ -8,16 +8,16 @@
 
 #include "pharos/base/error.h"
 #include "pharos/checkpoint/checkpoint.h"
-#include "pharos/comm/mesh.h"
 #include "pharos/config/resolve.h"
 #include "pharos/lens/life/startup.h"
 #include "pharos/model/transformer.h"
 #include "pharos/optim/batch_schedule.h"
-#include "pharos/optim/gradient_buffer.h"
 #include "pharos/optim/lr_schedule.h"
-#include "pharos/optim/optimizer.h"
+#include "pharos/optim/parallel/data_parallel.h"
 #include "pharos/train/data_feed.h"
 #include "pharos/train/exit_policy.h"
+#include "pharos/train/forward_backward.h"
+#include "pharos/train/parallel.h"
 #include "pharos/train/report/progress_file.h"
 #include "pharos/train/report/report.h"
 #include "pharos/train/run_folder.h"
@@ -27,15 +27,17 @@ namespace pharos::train {
 
 class Trainer {
  public:
+  /// Every argument outlives the trainer. Every rank makes one and calls the same functions in the same order.
   Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-          Console& console, lens::StartupRecord& startup);
+          const Parallel& parallel, Console& console, lens::StartupRecord& startup);
 
-  /// Data, model, optimizer, checkpoint: everything before the first step.
+  /// Data, model, optimizer, checkpoint: everything before the first step. A fault of one rank is one of all.
   void set_up();
   /// Steps until the last one or an exit condition, then the final evaluation on validation and test data.
   base::ExitCode run();
 
  private:
+  void open_data();
   void build_model();
   void initialize_weights();
   void load_checkpoint();
@@ -50,8 +52,14 @@ class Trainer {
   [[noreturn]] void fail_iteration(const std::string& what, std::int64_t step) const;
   bool has_dynamic_loss_scale() const;
   void after_iteration(const StepRecord& record);
-  double params_norm();
   void first_step_done();
+  /// The sums over all data-parallel ranks.
+  LossSums reduce(const LossSums& sums);
+  /// Signals and times of all ranks, so that all decide alike.
+  ExitInputs exit_inputs();
+  /// The checkpoint to load from `source` as rank 0 sees it; nullopt when there is none. Once for each purpose.
+  std::optional<checkpoint::Found> find_checkpoint(const std::string& purpose, const std::filesystem::path& source,
+                                                   std::optional<std::int64_t> step);
   /// Mean loss over `eval_iters` global batches of a split; nullopt when a signal came in between.
   std::optional<double> evaluate(DataSplit split);
   void evaluate_and_report(DataSplit split, const std::string& place);
@@ -73,14 +81,13 @@ class Trainer {
   const TrainOptions& options_;
   Console& console_;
   lens::StartupRecord& startup_;
-  comm::Mesh mesh_;
+  const Parallel& parallel_;
   optim::BatchSchedule batches_;
   std::int64_t train_iters_ = 0;
 
   std::unique_ptr<DataFeed> data_;
   std::unique_ptr<model::Transformer> model_;
-  std::unique_ptr<optim::GradientBuffer> gradients_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::DataParallel> optimizer_;
   std::unique_ptr<optim::LrSchedule> schedule_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Reporter> reporter_;
@@ -91,6 +98,7 @@ class Trainer {
   lens::ManagedSpan startup_span_;
   std::optional<std::filesystem::path> loaded_from_;
   std::int64_t last_saved_step_ = -1;
+  std::int64_t writer_ = 0;  ///< process id of rank 0
   int num_saves_ = 0;
   double largest_loss_ = 0;
   bool first_step_pending_ = true;

@@ -7,11 +7,11 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/base/memory.h"
+#include "pharos/comm/flight.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
-#include "pharos/optim/clip.h"
 #include "pharos/train/forward_backward.h"
 #include "pharos/train/trainer.h"
 
@@ -64,6 +64,7 @@ base::ExitCode Trainer::run() {
     }
     state_.step += 1;
     state_.consumed_train_samples += record.global_batch_size;
+    comm::report_progress("step", state_.step);
     after_iteration(record);
     const bool evaluates = validation.eval_interval && *validation.eval_interval > 0 && validation.eval_iters > 0 &&
                            state_.step >= validation.start_eval_at_iter.value_or(0) &&
@@ -71,8 +72,7 @@ base::ExitCode Trainer::run() {
     if (evaluates && data_->has(DataSplit::kValidation))
       evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {}", state_.step));
     const auto interval = config_.checkpoint.save_interval;
-    const auto decision =
-        decide_exit(config_.train, state_.step, base::monotonic_ns() - base::process_start_monotonic_ns());
+    const auto decision = decide_exit(config_.train, state_.step, exit_inputs());
     const bool signalled = decision && decision->reason == ExitReason::kSignal;
     if (!signalled && interval && *interval > 0 && state_.step % *interval == 0) save();
     if (decision && state_.step < train_iters_) return leave(*decision);
@@ -81,6 +81,7 @@ base::ExitCode Trainer::run() {
   intervals.finish();
   if (!validation.skip_train && saving_enabled() && last_saved_step_ != state_.step) save();
   evaluate_at_end();
+  comm::report_progress("leaving", state_.step);
   return base::ExitCode::kDone;
 }
 
@@ -96,24 +97,16 @@ void Trainer::after_iteration(const StepRecord& executed) {
   job_flops_ += record.flops;
   if (config_.logger.log_params_norm) {
     PHAROS_SPAN(norm_span, Group::kStep, "megatron.train.params_norm", {lens::kGoodput, true});
-    record.params_norm = params_norm();
+    record.params_norm = optimizer_->params_norm();
   }
   if (first_step_pending_) first_step_done();
   PHAROS_SPAN(log_span, Group::kStep, "megatron.train.log", {lens::kGoodput, true});
   reporter_->step(record, peak_memory_bytes(device()));
 }
 
-double Trainer::params_norm() {
-  double sum = 0;
-  for (const auto* parameter : model_->parameters()) {
-    const at::Tensor values = parameter->data.detach().to(at::kFloat);
-    sum += optim::sum_of_squares(values.reshape(-1).contiguous());
-  }
-  return std::sqrt(sum);
-}
-
 void Trainer::first_step_done() {
   first_step_pending_ = false;
+  parallel_.world.set_timeout(step_timeout(config_.dist) + kWatchdogLead);
   startup_.finish_phase("first step");
   console_.line(startup_.render());
   nlohmann::json phases = nlohmann::json::object();
@@ -121,14 +114,30 @@ void Trainer::first_step_done() {
   metrics_->append({{"step", state_.step}, {"startup_ms", phases}});
 }
 
+LossSums Trainer::reduce(const LossSums& sums) {
+  const auto values = parallel_.data.reduce_values({sums.loss, sums.tokens}, comm::ReduceOp::kSum, {"loss"});
+  return {values[0], values[1]};
+}
+
+ExitInputs Trainer::exit_inputs() {
+  const std::int64_t elapsed_ns = base::monotonic_ns() - base::process_start_monotonic_ns();
+  // Nanoseconds of a hundred days are exact in double precision.
+  const auto values =
+      parallel_.all.reduce_values({static_cast<double>(SignalWatch::received()), static_cast<double>(elapsed_ns)},
+                                  comm::ReduceOp::kMax, {"exit conditions"});
+  return {static_cast<int>(values[0]), static_cast<std::int64_t>(values[1])};
+}
+
 std::optional<double> Trainer::evaluate(DataSplit split) {
   PHAROS_SPAN(span, Group::kEvaluate, "megatron.evaluate");
   const std::int64_t batch = config::eval_global_batch_size_or_default(config_);
-  const auto num_microbatches = static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_));
+  const auto num_microbatches =
+      static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_) / parallel_.data.size());
   LossSums sums;
   for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
-    if (SignalWatch::received() != 0) return std::nullopt;
+    if (exit_inputs().signal != 0) return std::nullopt;
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
+    comm::report_progress("evaluation", state_.step);
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
     const LossSums part = evaluate_microbatches(
         *model_, num_microbatches, [&](int index) { return data_->microbatch(split, consumed, index, device()); });
@@ -136,8 +145,9 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
     sums.tokens += part.tokens;
     if (split == DataSplit::kValidation) state_.consumed_valid_samples += batch;
   }
+  optimizer_->settle_values();
   if (span) span.set("megatron.eval_iters", config_.validation.eval_iters);
-  return sums.mean();
+  return reduce(sums).mean();
 }
 
 void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
@@ -169,8 +179,10 @@ void Trainer::start_checkpoint_section() {
 void Trainer::save() {
   PHAROS_SPAN(exposed, Group::kCheckpoint, "megatron.checkpoint.exposed_save", {lens::kGoodput, true},
               {"megatron.iteration", state_.step});
+  comm::report_progress("save", state_.step);
   const std::int64_t start = base::monotonic_ns();
   const std::int64_t size_bytes = write_checkpoint();
+  comm::report_progress("step", state_.step);
   const std::int64_t duration_ns = base::monotonic_ns() - start;
   if (num_saves_++ < kReportedSaves) {
     PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.report_memory", {lens::kGoodput, true});
@@ -190,13 +202,18 @@ std::int64_t Trainer::write_checkpoint() {
   options.most_recent_k = config_.checkpoint.most_recent_k;
   options.loaded_from = loaded_from_;
   options.run_config_yaml = config::to_yaml(resolved_);
+  options.all_agree = [this](bool ok) {
+    return parallel_.all.reduce_value(ok ? 1 : 0, comm::ReduceOp::kMin, {"save"}) == 1;
+  };
+  options.writer = writer_;
   checkpoint::Contents what = contents();
-  if (!config_.checkpoint.save_optim) what.state.clear();
-  const checkpoint::SaveResult result = checkpoint::save(what, state_, options, mesh_, 0);
+  if (!config_.checkpoint.save_optim) checkpoint::drop_state(what);
+  const checkpoint::SaveResult result = checkpoint::save(what, state_, options, parallel_.mesh, parallel_.rank);
   last_saved_step_ = state_.step;
-  progress_.append(saved_checkpoint_event(
-      state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
-      state_.floating_point_operations_so_far, state_.consumed_train_samples * config_.model.seq_length));
+  progress_.append(
+      saved_checkpoint_event(state_.step, job_flops_, static_cast<double>(base::monotonic_ns() - loop_start_ns_) / 1e9,
+                             state_.floating_point_operations_so_far,
+                             state_.consumed_train_samples * config_.model.seq_length, parallel_.world.size()));
   console_.line(render_saved_line(base::wall_ns(), state_.step, options.save.string()));
   return static_cast<std::int64_t>(result.size_bytes);
 }

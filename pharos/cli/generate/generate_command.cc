@@ -56,6 +56,12 @@ struct Arguments {
   bool as_json = false;
 };
 
+[[noreturn]] void refuse_prompt_ids(const std::string& list, const std::string& problem) {
+  throw base::UserError({.what = "--prompt-ids " + list + ": " + problem + ".",
+                         .where = "command line",
+                         .fix = "Give token ids with commas between them, for example --prompt-ids 1,2,3."});
+}
+
 /// "1,2,3" as numbers; nothing may be missing between the commas.
 std::vector<std::int64_t> parse_prompt_ids(const std::string& list) {
   std::vector<std::int64_t> ids;
@@ -63,9 +69,7 @@ std::vector<std::int64_t> parse_prompt_ids(const std::string& list) {
   while (true) {
     const std::string word(rest.substr(0, rest.find(',')));
     if (const std::string problem = whole_number<std::int64_t>(0)(word); !problem.empty()) {
-      throw base::UserError({.what = "--prompt-ids " + list + ": " + problem + ".",
-                             .where = "command line",
-                             .fix = "Give token ids with commas between them, for example --prompt-ids 1,2,3."});
+      refuse_prompt_ids(list, problem);
     }
     ids.push_back(std::stoll(word));
     if (word.size() == rest.size()) return ids;
@@ -74,7 +78,7 @@ std::vector<std::int64_t> parse_prompt_ids(const std::string& list) {
 }
 
 std::string read_prompt(const Arguments& arguments) {
-  const std::string text = arguments.prompt.value_or("");
+  std::string text = arguments.prompt.value_or("");
   if (text != "-") return text;
   std::string input{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   if (std::cin.bad() || (input.empty() && !std::cin.eof())) {

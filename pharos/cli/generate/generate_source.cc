@@ -92,7 +92,8 @@ GenerateSource load_checkpoint(const fs::path& path, const std::optional<fs::pat
   complete_model(config, config_path);
   if (config.dist.num_threads > 0) at::set_num_threads(static_cast<int>(config.dist.num_threads));
   source.model = allocate_model(config.model, choose_device(config, source.warnings));
-  const auto loaded = checkpoint::load({source.model->parameters(), {}}, found->folder, {}, one_rank(), 0);
+  const auto loaded =
+      checkpoint::load(checkpoint::weights_of(source.model->parameters()), found->folder, {}, one_rank(), 0);
   source.warnings.insert(source.warnings.end(), loaded.warnings.begin(), loaded.warnings.end());
   source.iteration = loaded.train_state.step;
   set_tokenizer(source, train::make_tokenizer(config.tokenizer));

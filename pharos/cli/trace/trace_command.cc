@@ -27,9 +27,9 @@ std::vector<std::filesystem::path> find_rings(const std::filesystem::path& path)
     if (entry.path().extension() == ".ring") rings.push_back(entry.path());
   }
   if (rings.empty()) {
-    throw base::UserError(
-        {.what = "There is no trace ring in " + path.string() + ".",
-         .why = "A run writes trace/rank_N.ring while telemetry.enabled and telemetry.ring are true."});
+    throw base::UserError({.what = "There is no trace ring in " + path.string() + ".",
+                           .why = "A run writes trace/rank_N.ring unless telemetry.ring is false.",
+                           .fix = "Give the folder that --run-dir named, or one ring file."});
   }
   std::sort(rings.begin(), rings.end());
   return rings;

@@ -51,9 +51,9 @@ std::map<int, std::filesystem::path> rings_in(const std::filesystem::path& folde
   throw base::UserError(
       {.what = folder.string() + (is_run ? " is a run without a trace: it has no trace/rank_N.ring."
                                          : " is not a run folder: it has neither run.yaml nor trace/rank_N.ring."),
-       .why = "A run folder has run.yaml, log.txt, metrics.jsonl, checkpoints/ and, while telemetry.enabled and "
-              "telemetry.ring are true, one trace/rank_N.ring a rank.",
-       .fix = is_run ? "Run it with telemetry.enabled=true telemetry.ring=true."
+       .why = "A run folder has run.yaml, log.txt, metrics.jsonl, checkpoints/ and, unless telemetry.ring is "
+              "false, one trace/rank_N.ring a rank.",
+       .fix = is_run ? "Run it with telemetry.ring=true, which is the default."
                      : "Give the folder that --run-dir named, or one ring file."});
 }
 

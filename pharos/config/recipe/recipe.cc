@@ -5,6 +5,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
+#include "pharos/config/recipe/run_yaml.h"
 #include "pharos/config/recipe/yaml_reader.h"
 #include "pharos/config/schema/schema.h"
 
@@ -180,7 +181,9 @@ Recipe parse_recipe(std::string_view text, const std::filesystem::path& path, st
 }
 
 Recipe read_recipe(const std::filesystem::path& path, std::vector<Problem>& problems) {
-  return parse_recipe(base::read_file(path), path, problems);
+  const std::string text = base::read_file(path);
+  check_is_whole(text, path);
+  return parse_recipe(text, path, problems);
 }
 
 std::vector<Recipe> load_recipe_chain(const std::string& name, std::vector<Problem>& problems) {

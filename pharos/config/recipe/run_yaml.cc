@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "pharos/base/error.h"
 #include "pharos/config/schema/schema.h"
 
 namespace pharos::config {
 namespace {
 
 constexpr std::size_t kCommentColumn = 56;
+constexpr std::string_view kFirstLine =
+    "# Every setting of a run, as resolved. Whole only with '...' as its last line.\n";
+constexpr std::string_view kLastLine = "...\n";  // the end of a YAML document
 
 /// A text that would be read as interpolation is written with a backslash.
 Value escaped(const Value& value) {
@@ -41,7 +45,7 @@ bool is_written(const ResolvedConfig& resolved, const Field& field) {
 
 }  // namespace
 
-std::string to_yaml(const ResolvedConfig& resolved) {
+std::string to_recipe_yaml(const ResolvedConfig& resolved) {
   std::string text;
   if (!resolved.recipe_name.empty())
     text += "description: " + to_flow_text(Value::of_string("resolved from recipe " + resolved.recipe_name)) + "\n";
@@ -69,6 +73,22 @@ std::string to_yaml(const ResolvedConfig& resolved) {
     if (!body.empty()) text += "  " + section + ":\n" + body;
   }
   return text;
+}
+
+std::string to_yaml(const ResolvedConfig& resolved) {
+  return std::string(kFirstLine) + to_recipe_yaml(resolved) + std::string(kLastLine);
+}
+
+void check_is_whole(std::string_view text, const std::filesystem::path& path) {
+  const bool is_cut_in_first_line = !text.empty() && kFirstLine.starts_with(text);
+  const bool is_ours = is_cut_in_first_line || text.starts_with(kFirstLine);
+  const std::string last_line = std::string("\n").append(kLastLine);
+  if (!is_ours || text.ends_with(last_line)) return;
+  throw base::UserError(
+      {.what = "'" + path.string() + "' is damaged: its end is missing.",
+       .where = path.string(),
+       .why = "The last line of such a file is '...'; without it settings may be missing, too.",
+       .fix = "Restore the file, or take the one in a checkpoint of the run: iter_N/run_config.yaml."});
 }
 
 ResolvedConfig load_run_yaml(const std::filesystem::path& path) {

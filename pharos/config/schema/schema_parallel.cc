@@ -84,7 +84,7 @@ void declare_parallelism(std::vector<Field>& fields) {
   static constexpr const char* kPipeline = "pipeline parallelism";
   model.field("tensor_model_parallel_size", &C::tensor_model_parallel_size, "ranks a layer is split over")
       .min(1)
-      .later("tensor parallelism");
+      .one_rank();
   model.field("pipeline_model_parallel_size", &C::pipeline_model_parallel_size, "pipeline stages")
       .min(1)
       .later(kPipeline);

@@ -10,12 +10,12 @@ void declare_system(std::vector<Field>& fields) {
             "shard optimizer state over data-parallel ranks")
       .one_rank();
   ddp.field("grad_reduce_in_fp32", &D::grad_reduce_in_fp32,
-            "main gradients and their reduction in fp32; here they always are")
-      .hint();
+            "reduce gradients in fp32; else in the type of the model. They are kept in fp32 in both cases")
+      .one_rank();
   ddp.field("overlap_grad_reduce", &D::overlap_grad_reduce, "reduce buckets while the backward pass runs").one_rank();
   ddp.field("overlap_param_gather", &D::overlap_param_gather, "gather parameters while the forward pass runs")
       .one_rank();
-  ddp.field("align_param_gather", &D::align_param_gather, "all stages gather at the same time").one_rank();
+  ddp.field("align_param_gather", &D::align_param_gather, "all stages gather at the same time").no_effect();
   ddp.field("average_in_collective", &D::average_in_collective, "average in the collective instead of scaling before")
       .one_rank();
   ddp.field("bucket_size", &D::bucket_size, "size of a gradient bucket").unit("elements").min(1).one_rank();
@@ -27,13 +27,16 @@ void declare_system(std::vector<Field>& fields) {
   ddp.field("num_distributed_optimizer_instances", &D::num_distributed_optimizer_instances, "partial sharding")
       .min(1)
       .later("partial optimizer sharding");
-  ddp.field("data_parallel_sharding_strategy", &D::data_parallel_sharding_strategy, "what FSDP shards").one_rank();
+  ddp.field("data_parallel_sharding_strategy", &D::data_parallel_sharding_strategy,
+            "what is divided over data-parallel ranks: nothing, optimizer, with gradients, with parameters (ZeRO 0-3)")
+      .one_rank();
 
   SectionBuilder dist(fields, "dist", &RunConfig::dist);
   using C = DistConfig;
   dist.field("device", &C::device, "where tensors live").own();
   dist.field("num_threads", &C::num_threads, "compute threads of a process; 0: all cores").min(0).max(4096).own();
-  dist.field("distributed_backend", &C::distributed_backend, "transport of collectives; gloo on CPU").one_rank();
+  dist.field("distributed_backend", &C::distributed_backend, "transport of collectives; here gloo on CPU, nccl on CUDA")
+      .hint();
   dist.field("distributed_timeout_minutes", &C::distributed_timeout_minutes, "longest wait for a collective")
       .unit("minutes")
       .min(1)
@@ -44,11 +47,13 @@ void declare_system(std::vector<Field>& fields) {
       .min(1)
       .one_rank();
   dist.field("local_rank", &C::local_rank, "rank within the node; unset: from the environment").min(0).one_rank();
-  dist.field("align_grad_reduce", &C::align_grad_reduce, "all stages reduce at the same time").one_rank();
+  dist.field("align_grad_reduce", &C::align_grad_reduce, "all stages reduce at the same time").no_effect();
   dist.field("use_tp_pp_dp_mapping", &C::use_tp_pp_dp_mapping, "rank order tp, cp, ep, pp, dp").one_rank();
-  dist.field("use_gloo_process_groups", &C::use_gloo_process_groups, "also create Gloo groups").one_rank();
+  dist.field("use_gloo_process_groups", &C::use_gloo_process_groups,
+             "also create Gloo groups; here they are made where needed")
+      .hint();
   dist.field("high_priority_stream_groups", &C::high_priority_stream_groups, "groups on high-priority streams")
-      .one_rank();
+      .no_effect();
   dist.field("external_gpu_device_mapping", &C::external_gpu_device_mapping, "each process sees one device, index 0")
       .one_rank();
 }

@@ -97,10 +97,12 @@ void check_gradient_buffers(RuleChecker& check) {
                 "Set ddp.average_in_collective=false.");
   check.require(!ddp.bucket_size || !ddp.num_buckets, {"ddp.bucket_size", "ddp.num_buckets"},
                 "ddp.bucket_size and ddp.num_buckets are both set.");
-  check.require(!ddp.overlap_param_gather || ddp.use_distributed_optimizer,
-                {"ddp.overlap_param_gather", "ddp.use_distributed_optimizer"},
-                "ddp.overlap_param_gather needs ddp.use_distributed_optimizer.",
-                "Set ddp.use_distributed_optimizer=true.");
+  check.require(
+      !ddp.overlap_param_gather || ddp.use_distributed_optimizer ||
+          ddp.data_parallel_sharding_strategy != ShardingStrategy::kNoShard,
+      {"ddp.overlap_param_gather", "ddp.use_distributed_optimizer", "ddp.data_parallel_sharding_strategy"},
+      "ddp.overlap_param_gather needs ddp.use_distributed_optimizer or a ddp.data_parallel_sharding_strategy.",
+      "Set ddp.use_distributed_optimizer=true.");
   const bool fsdp = check.stored("ddp.use_megatron_fsdp") == "true" || check.stored("dist.use_megatron_fsdp") == "true";
   check.require(!fsdp || check.purpose() == Purpose::kPlan, {"ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"},
                 "Megatron FSDP needs fully sharded data parallelism, which this release cannot train with.");

@@ -172,10 +172,10 @@ SpanContext derive_trace_context(std::string_view run_id, std::int64_t step) {
 std::string encode_trace_broadcast(const Carrier& carrier) {
   std::string text;
   const auto put = [&text](const std::string& key, const std::string& value) {
-    text += (text.empty() ? "" : ", ") + dumped(key) + ": " + dumped(value);
+    text.append(text.empty() ? "" : ", ").append(dumped(key)).append(": ").append(dumped(value));
   };
   // The order in which nemo-lens's propagators write; then whatever else there is.
-  const std::string_view kOrder[] = {kTraceparent, kTracestate, kBaggage};
+  static constexpr std::string_view kOrder[] = {kTraceparent, kTracestate, kBaggage};
   for (const std::string_view key : kOrder) {
     const auto found = carrier.find(std::string(key));
     if (found != carrier.end()) put(found->first, found->second);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "pharos/base/clock.h"
 #include "pharos/lens/variables/scalar.h"
@@ -25,8 +26,7 @@ std::string span_name_of(const std::string& phase) {
 /// `elapsed_ns` as parts of `whole_ns`, rounded; differences of such numbers add up to the rounded whole.
 std::int64_t scaled(std::int64_t elapsed_ns, std::int64_t whole_ns, std::int64_t parts) {
   if (whole_ns <= 0) return 0;
-  return static_cast<std::int64_t>(
-      static_cast<double>(elapsed_ns) / static_cast<double>(whole_ns) * static_cast<double>(parts) + 0.5);
+  return std::llround(static_cast<double>(elapsed_ns) / static_cast<double>(whole_ns) * static_cast<double>(parts));
 }
 
 std::string bar(std::int64_t first, std::int64_t last) {

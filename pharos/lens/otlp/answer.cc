@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <protozero/pbf_reader.hpp>
 
@@ -217,8 +218,7 @@ std::optional<milliseconds> parse_retry_after(const std::string& text, std::int6
     seconds = static_cast<double>(date - wall_seconds);
   }
   if (!(seconds > 0)) return milliseconds(0);
-  return milliseconds(
-      static_cast<std::int64_t>(std::min(seconds, static_cast<double>(kLongestWaitSeconds)) * 1000 + 0.5));
+  return milliseconds(std::llround(std::min(seconds, static_cast<double>(kLongestWaitSeconds)) * 1000));
 }
 
 Verdict judge_success(const std::optional<PartialSuccess>& partial, const std::string& unreadable) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "pharos/lens/variables/scalar.h"
+
 namespace pharos::lens::otlp {
 namespace {
 
@@ -56,6 +58,29 @@ std::string_view fault_of(const std::string& name, const std::string& value) {
   return {};
 }
 
+/// Warns of the first faulty entries, and says at the end how many there were: a list may be all faults.
+class FaultyEntries {
+ public:
+  FaultyEntries(std::string_view variable, std::vector<std::string>& warnings)
+      : variable_(variable), warnings_(warnings) {}
+  FaultyEntries(const FaultyEntries&) = delete;
+  ~FaultyEntries() {
+    if (count_ <= kMostSaid) return;
+    warnings_.push_back(variable_ + ": " + std::to_string(count_ - kMostSaid) + " further entries are left out, too.");
+  }
+  void add(int position, const std::string& name, std::string_view reason) {
+    if (++count_ > kMostSaid) return;
+    warnings_.push_back(variable_ + ": entry " + std::to_string(position) +
+                        (name.empty() ? "" : " (" + shown(name) + ")") + " is left out: " + std::string(reason) + ".");
+  }
+
+ private:
+  static constexpr int kMostSaid = 5;
+  std::string variable_;
+  std::vector<std::string>& warnings_;
+  int count_ = 0;
+};
+
 }  // namespace
 
 std::string percent_decode(std::string_view text) {
@@ -76,6 +101,7 @@ std::string percent_decode(std::string_view text) {
 
 Headers parse_headers(std::string_view text, std::string_view variable, std::vector<std::string>& warnings) {
   Headers headers;
+  FaultyEntries faulty(variable, warnings);
   int position = 0;
   for (std::size_t start = 0; start <= text.size();) {
     const std::size_t end = std::min(text.find(',', start), text.size());
@@ -84,16 +110,14 @@ Headers parse_headers(std::string_view text, std::string_view variable, std::vec
     ++position;
     if (entry.empty()) continue;
     const std::size_t equals = entry.find('=');
-    const std::string label = std::string(variable) + ": entry " + std::to_string(position);
     if (equals == std::string_view::npos) {
-      warnings.push_back(label + " is left out: it has no '='.");
+      faulty.add(position, "", "it has no '='");
       continue;
     }
     std::string name = lower_case(percent_decode(trimmed(entry.substr(0, equals))));
     std::string value = percent_decode(trimmed(entry.substr(equals + 1)));
     if (const std::string_view fault = fault_of(name, value); !fault.empty()) {
-      warnings.push_back(label + (is_token(name) ? " (" + name + ")" : "") + " is left out: " + std::string(fault) +
-                         ".");
+      faulty.add(position, is_token(name) ? name : "", fault);
       continue;
     }
     std::erase_if(headers, [&](const auto& header) { return header.first == name; });

@@ -12,6 +12,7 @@
 #include "pharos/base/text.h"
 #include "pharos/lens/otlp/headers.h"
 #include "pharos/lens/otlp/url.h"
+#include "pharos/lens/variables/scalar.h"
 
 namespace pharos::lens::otlp {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 using base::UserError;
 
 constexpr const char* kPrefix = "OTEL_EXPORTER_OTLP_";
-constexpr std::int64_t kLongestTimeoutMs = 24 * 3600 * 1000;
+constexpr std::int64_t kLongestTimeoutMs = std::int64_t{24} * 3600 * 1000;
 
 /// A variable that is set. Empty ones count as unset (OpenTelemetry specification).
 struct Setting {
@@ -69,7 +70,7 @@ Protocol read_protocol(Signal signal, std::vector<std::string>& warnings) {
     return Protocol::kHttpProtobuf;
   }
   const auto nearest = base::nearest_names(value, {"grpc", "http/protobuf"}, 1);
-  throw UserError({.what = setting->variable + " = " + setting->value + " is not a protocol of OTLP.",
+  throw UserError({.what = setting->variable + " = " + shown(setting->value) + " is not a protocol of OTLP.",
                    .where = "environment",
                    .fix = nearest.empty() ? "Use grpc or http/protobuf." : "Did you mean " + nearest[0] + "?"});
 }
@@ -140,13 +141,13 @@ std::chrono::milliseconds read_timeout(Signal signal, std::vector<std::string>& 
   const bool is_in_seconds = !is_whole || number < kSmallestInMilliseconds;
   const double milliseconds = is_in_seconds ? number * 1000 : number;
   if (!is_number || milliseconds < 1 || milliseconds > static_cast<double>(kLongestTimeoutMs)) {
-    throw UserError({.what = setting->variable + " = " + text + " is not a time limit.",
+    throw UserError({.what = setting->variable + " = " + shown(text) + " is not a time limit.",
                      .where = "environment",
                      .why = "It is the number of milliseconds that one export may take, at most a day.",
                      .fix = "Give for example 10000."});
   }
   if (is_in_seconds) {
-    warn(warnings, setting->variable + " = " + text +
+    warn(warnings, setting->variable + " = " + shown(text) +
                        " is read as seconds, as the Python SDK reads it. The OpenTelemetry specification means "
                        "milliseconds: whole numbers from 100 on are read so.");
   }
@@ -160,7 +161,7 @@ Compression read_compression(Signal signal) {
   if (value == "none") return Compression::kNone;
   if (value == "gzip") return Compression::kGzip;
   throw UserError(
-      {.what = setting->variable + " = " + setting->value + " is not a compression that can be used.",
+      {.what = setting->variable + " = " + shown(setting->value) + " is not a compression that can be used.",
        .where = "environment",
        .why = value == "deflate" ? "gRPC receivers do not know it, and gzip is deflate with a checksum." : "",
        .fix = "Use gzip or none."});
@@ -171,7 +172,7 @@ std::filesystem::path read_file_setting(Signal signal, const std::string& suffix
   const auto setting = find_setting(signal, suffix);
   if (!setting) return {};
   if (std::error_code error; std::filesystem::is_directory(setting->value, error) || !std::ifstream(setting->value)) {
-    throw UserError({.what = setting->variable + ": the file " + setting->value + " cannot be read.",
+    throw UserError({.what = setting->variable + ": the file " + shown(setting->value) + " cannot be read.",
                      .where = "environment",
                      .fix = "Give the path of a PEM file that this process may read, or unset the variable."});
   }

@@ -226,9 +226,19 @@ TEST(OtlpHeaders, AreDecodedAndChecked) {
   }
 }
 
+TEST(OtlpHeaders, FaultsAreSaidAtMostSixTimes) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "x,";
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(parse_headers(text + "a=1", "V", warnings) == (Headers{{"a", "1"}}));
+  ASSERT_EQ(warnings.size(), 6u);
+  EXPECT_EQ(warnings.back(), "V: 995 further entries are left out, too.");
+}
+
 TEST(OtlpUrl, PrintableHidesSecrets) {
   EXPECT_EQ(printable_url("https://user:pass@c:1/v1/traces?key=1#x"), "https://…@c:1/v1/traces");
   EXPECT_EQ(printable_url("http://c:1/a@b"), "http://c:1/a@b");
+  EXPECT_EQ(printable_url("http://" + std::string(1000, 'c')), "http://" + std::string(93, 'c') + "…");
 }
 
 }  // namespace

@@ -125,21 +125,20 @@ LogData sample_log(int index) {
   return log;
 }
 
+template <typename Item>
+std::vector<Item> samples(int num_items, Item (*make)(int)) {
+  std::vector<Item> items(static_cast<std::size_t>(num_items));
+  for (int i = 0; i < num_items; ++i) items[static_cast<std::size_t>(i)] = make(i);
+  return items;
+}
+
 std::string encode_sample(Signal signal, int num_items) {
   const Resource resource = sample_resource();
-  if (signal == Signal::kTraces) {
-    std::vector<SpanData> spans;
-    for (int i = 0; i < num_items; ++i) spans.push_back(sample_span(i));
-    return encode_traces(spans, resource);
-  }
+  if (signal == Signal::kTraces) return encode_traces(samples(num_items, sample_span), resource);
   if (signal == Signal::kMetrics) {
-    ScopeMetrics scope{.scope = "nemo.lens", .metrics = {}};
-    for (int i = 0; i < num_items; ++i) scope.metrics.push_back(sample_metric(i));
-    return encode_metrics({scope}, resource);
+    return encode_metrics({{.scope = "nemo.lens", .metrics = samples(num_items, sample_metric)}}, resource);
   }
-  std::vector<LogData> logs;
-  for (int i = 0; i < num_items; ++i) logs.push_back(sample_log(i));
-  return encode_logs(logs, resource);
+  return encode_logs(samples(num_items, sample_log), resource);
 }
 
 void print(const nlohmann::json& line) {

@@ -58,6 +58,11 @@ bool shares_plaintext_http2() {
   return version < kFirstBroken || version >= kFirstSound;
 }
 
+/// With a colon libcurl would leave an empty one out.
+std::string header_line(const std::string& name, const std::string& value) {
+  return value.empty() ? name + ";" : name + ": " + value;
+}
+
 bool is_tls_fault(CURLcode code, const std::string& detail) {
   switch (code) {
     case CURLE_PEER_FAILED_VERIFICATION:
@@ -180,9 +185,7 @@ void Transfer::set_headers(std::chrono::milliseconds limit) {
   }
   add_header("Accept:");  // libcurl's */* says nothing
   add_header("Expect:");  // or libcurl waits a second for receivers that know no "100 Continue"
-  for (const auto& [name, value] : options_.headers) {
-    add_header(value.empty() ? name + ";" : name + ": " + value);  // with a colon an empty one would be left out
-  }
+  for (const auto& [name, value] : options_.headers) add_header(header_line(name, value));
   set_option(handle(), CURLOPT_HTTPHEADER, headers_.get());
 }
 

@@ -6,6 +6,8 @@
 #include <cctype>
 #include <memory>
 
+#include "pharos/lens/variables/scalar.h"
+
 namespace pharos::lens::otlp {
 namespace {
 
@@ -75,9 +77,9 @@ std::string printable_url(std::string_view url) {
   const std::size_t scheme_end = url.find("://");
   const std::size_t start = scheme_end == std::string_view::npos ? 0 : scheme_end + 3;
   const std::size_t at = url.substr(start, url.find('/', start) - start).rfind('@');
-  if (at == std::string_view::npos) return std::string(url);
-  std::string shown(url.substr(0, start));
-  return shown.append("…").append(url.substr(start + at));
+  if (at == std::string_view::npos) return shown(url);
+  std::string hidden(url.substr(0, start));
+  return shown(hidden.append("…").append(url.substr(start + at)));
 }
 
 }  // namespace pharos::lens::otlp

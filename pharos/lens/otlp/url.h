@@ -24,7 +24,7 @@ bool parse_url(const std::string& text, std::string_view default_scheme, Url& ur
 /// Scheme, host, port, path and query, without user and password.
 std::string to_string(const Url& url);
 
-/// `url` as messages may show it: nothing before "@" nor after "?".
+/// `url` as messages may show it: nothing before "@" nor after "?", and not more than shown() leaves.
 std::string printable_url(std::string_view url);
 
 }  // namespace pharos::lens::otlp

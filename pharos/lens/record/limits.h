@@ -23,6 +23,6 @@ struct RecordLimits {
 
 /// Longest text or list of one attribute in bytes. Longer text is cut at a UTF-8 boundary and ends in "…", a longer
 /// list is counted as dropped.
-inline constexpr std::size_t kMaxValueBytes = 16 * 1024;
+inline constexpr std::size_t kMaxValueBytes = std::size_t{16} * 1024;
 
 }  // namespace pharos::lens

@@ -272,6 +272,20 @@ bool is_redacted_key(std::string_view key) {
   }
 }
 
+/// The first and the last kBytes of a key that has between kBytes and twice as many.
+template <std::size_t kBytes>
+static void copy_ends(std::byte* position, std::string_view key) {
+  std::memcpy(position, key.data(), kBytes);
+  std::memcpy(position + key.size() - kBytes, key.data() + key.size() - kBytes, kBytes);
+}
+
+/// A call of memcpy costs more than the bytes of most keys.
+static void copy_key(std::byte* position, std::string_view key) {
+  if (key.size() >= 16 && key.size() <= 32) return copy_ends<16>(position, key);
+  if (key.size() >= 8 && key.size() < 16) return copy_ends<8>(position, key);
+  std::memcpy(position, key.data(), key.size());
+}
+
 /// The common case without the general machinery: a number or a flag that fits into the record. False: not that.
 static bool append_scalar(const SpanPayload& payload, std::string_view key, const AttributeValue& value) {
   using Type = AttributeValue::Type;
@@ -287,9 +301,13 @@ static bool append_scalar(const SpanPayload& payload, std::string_view key, cons
   const EntryHeader header{kind, static_cast<std::uint8_t>(key.size()), static_cast<std::uint16_t>(value_bytes)};
   std::byte* const position = body.payload + body.payload_bytes;
   std::memcpy(position, &header, sizeof header);
-  std::memcpy(position + sizeof header, key.data(), key.size());
+  copy_key(position + sizeof header, key);
   const std::int64_t bits = value.as_integer();  // of a flag: 0 or 1 in the first byte
-  std::memcpy(position + sizeof header + key.size(), &bits, value_bytes);
+  if (type == Type::kBool) {
+    std::memcpy(position + sizeof header + key.size(), &bits, 1);
+  } else {
+    std::memcpy(position + sizeof header + key.size(), &bits, sizeof bits);
+  }
   body.payload_bytes = static_cast<std::uint16_t>(body.payload_bytes + size_bytes);
   ++body.num_attributes;
   return true;

@@ -24,19 +24,14 @@ namespace internal {
 
 constinit std::atomic<std::uint32_t> current_epoch{0};
 constinit OpenSlot dropped_slot{};
+constinit thread_local ThreadCache thread_cache;
 
 namespace {
 
 /// A span must not push all others out of the ring.
-constexpr std::size_t kMaxSpillBytes = 64 * 1024;
+constexpr std::size_t kMaxSpillBytes = std::size_t{64} * 1024;
 
 constinit std::atomic<Session*> current_session{nullptr};
-
-struct ThreadCache {
-  ThreadState* state = nullptr;
-  std::uint32_t refused_epoch = 0;
-};
-constinit thread_local ThreadCache thread_cache;
 
 /// Hands the state of a thread that ends to the next one. Apart from ThreadCache, whose accesses it would slow down.
 struct ThreadExit {
@@ -76,7 +71,8 @@ std::unique_ptr<ThreadState> make_thread_state(Session& session) {
   return state;
 }
 
-/// Cold: the first span of a thread in a session.
+}  // namespace
+
 ThreadState* register_thread() {
   Session* session = current_session.load(std::memory_order_acquire);
   if (session == nullptr) return nullptr;
@@ -106,6 +102,8 @@ ThreadState* register_thread() {
   state->header->thread_id = static_cast<std::uint32_t>(syscall(SYS_gettid));
   return state;
 }
+
+namespace {
 
 void forget_in_child() {
   unlock_names();
@@ -207,36 +205,11 @@ std::vector<ThreadState*> list_threads(Session& session) {
 
 }  // namespace
 
-SpanContext ContextStack::top() {
-  while (depth > 0) {
-    const Entry& entry = entries[static_cast<std::size_t>(depth - 1)];
-    const std::uint64_t span_id = entry.span_id.load(std::memory_order_relaxed);
-    if (span_id != 0) {
-      if (entry.is_none) return {};
-      return {entry.trace_id_high, entry.trace_id_low, span_id, entry.trace_flags, entry.is_remote};
-    }
-    --depth;
-  }
-  return {};
-}
-
 std::int32_t ContextStack::push(const SpanContext& context, CarriedPointer carried_state) {
   if (depth == kMaxDepth) return -1;
   Entry& entry = entries[static_cast<std::size_t>(depth)];
   entry.carried = std::move(carried_state);
   return fill(entry, context);
-}
-
-void ContextStack::remove(std::int32_t index, std::uint64_t span_id, bool is_owner) {
-  if (index < 0) return;
-  Entry& entry = entries[static_cast<std::size_t>(index)];
-  if (!is_owner) {
-    entry.span_id.compare_exchange_strong(span_id, 0, std::memory_order_relaxed);
-    return;
-  }
-  if (entry.span_id.load(std::memory_order_relaxed) != span_id) return;
-  entry.span_id.store(0, std::memory_order_relaxed);
-  if (index == depth - 1) --depth;
 }
 
 void ContextStack::clear() {
@@ -245,14 +218,6 @@ void ContextStack::clear() {
     entry.carried.reset();
   }
   depth = 0;
-}
-
-std::uint64_t ThreadState::next_id() {
-  std::uint64_t value = (random_state += 0x9e3779b97f4a7c15);
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  value ^= value >> 31;
-  return value != 0 ? value : 1;
 }
 
 NameId ThreadState::find_name(std::string_view name) {
@@ -270,12 +235,6 @@ SpanPayload ThreadState::payload_of(RecordBody& body, std::vector<std::byte>& sp
 
 SpanPayload ThreadState::payload_of(OpenSlot& slot) {
   return payload_of(slot.body, spills[static_cast<std::size_t>(&slot - slots)]);
-}
-
-ThreadState* thread_state() {
-  ThreadState* state = thread_cache.state;
-  if (state != nullptr && state->epoch == current_epoch.load(std::memory_order_relaxed)) return state;
-  return register_thread();
 }
 
 Session* open_session(const SessionOptions& options) {

@@ -81,6 +81,31 @@ struct ContextStack {
   }
 };
 
+inline SpanContext ContextStack::top() {
+  while (depth > 0) {
+    const Entry& entry = entries[static_cast<std::size_t>(depth - 1)];
+    const std::uint64_t span_id = entry.span_id.load(std::memory_order_relaxed);
+    if (span_id != 0) {
+      if (entry.is_none) return {};
+      return {entry.trace_id_high, entry.trace_id_low, span_id, entry.trace_flags, entry.is_remote};
+    }
+    --depth;
+  }
+  return {};
+}
+
+inline void ContextStack::remove(std::int32_t index, std::uint64_t span_id, bool is_owner) {
+  if (index < 0) return;
+  Entry& entry = entries[static_cast<std::size_t>(index)];
+  if (!is_owner) {
+    entry.span_id.compare_exchange_strong(span_id, 0, std::memory_order_relaxed);
+    return;
+  }
+  if (entry.span_id.load(std::memory_order_relaxed) != span_id) return;
+  entry.span_id.store(0, std::memory_order_relaxed);
+  if (index == depth - 1) --depth;
+}
+
 /// What a recording thread needs. Belongs to a session, outlives the thread and is handed to a later one.
 struct ThreadState {
   Session* session = nullptr;
@@ -109,7 +134,13 @@ struct ThreadState {
   std::array<CachedName, 64> name_cache;
 
   /// 64 bits that are never zero (splitmix64 seeded by the operating system: unlike ids of equally seeded ranks).
-  std::uint64_t next_id();
+  std::uint64_t next_id() {
+    std::uint64_t value = (random_state += 0x9e3779b97f4a7c15);
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+    value ^= value >> 31;
+    return value != 0 ? value : 1;
+  }
   NameId find_name(std::string_view name);
   SpanPayload payload_of(OpenSlot& slot);
   SpanPayload payload_of(RecordBody& body, std::vector<std::byte>& spill);
@@ -142,8 +173,21 @@ struct Session {
 /// Changes at every init, shutdown and fork; spans of another epoch do nothing.
 extern constinit std::atomic<std::uint32_t> current_epoch;
 
+struct ThreadCache {
+  ThreadState* state = nullptr;
+  std::uint32_t refused_epoch = 0;
+};
+extern constinit thread_local ThreadCache thread_cache;
+
+/// Cold: the first span of a thread in a session.
+ThreadState* register_thread();
+
 /// State of the calling thread in the running session; null if there is none or all places are taken.
-ThreadState* thread_state();
+inline ThreadState* thread_state() {
+  ThreadState* state = thread_cache.state;
+  if (state != nullptr && state->epoch == current_epoch.load(std::memory_order_relaxed)) return state;
+  return register_thread();
+}
 
 /// Makes and installs the session. UserError when the ring file cannot be made.
 Session* open_session(const SessionOptions& options);

@@ -25,23 +25,27 @@ using internal::RingRecord;
                          .fix = "Give a file trace/rank_N.ring of a run folder."});
 }
 
+[[noreturn]] void fail_cut(const base::MappedFile& file) {
+  fail(file.path(), "it was cut off after " + std::to_string(file.size_bytes()) + " bytes");
+}
+
 /// Checks everything that offsets are computed from.
 const FileHeader& check_header(const base::MappedFile& file) {
   if (file.size_bytes() < internal::kPageBytes) fail(file.path(), "it is shorter than a header");
   const auto& header = *reinterpret_cast<const FileHeader*>(file.data());
   if (std::memcmp(header.magic, internal::kRingMagic, sizeof header.magic) != 0) fail(file.path(), "wrong magic");
-  if (header.version != internal::kRingVersion || header.record_bytes != sizeof(RingRecord) ||
-      header.num_open_slots != internal::kNumOpenSlots) {
+  if (header.version != internal::kRingVersion) {
     fail(file.path(), "version " + std::to_string(header.version) + ", this program reads version " +
                           std::to_string(internal::kRingVersion));
   }
   const std::uint32_t records = header.ring_records;
-  const bool is_sound = records != 0 && (records & (records - 1)) == 0 && records <= (1u << 26) &&
+  const bool is_sound = header.record_bytes == sizeof(RingRecord) && header.num_open_slots == internal::kNumOpenSlots &&
+                        records != 0 && (records & (records - 1)) == 0 && records <= (1u << 26) &&
                         header.region_bytes == internal::region_bytes(records) &&
                         header.names_offset == internal::kPageBytes &&
-                        header.regions_offset == internal::kPageBytes + internal::kNamesBytes &&
-                        header.regions_offset <= file.size_bytes();
+                        header.regions_offset == internal::kPageBytes + internal::kNamesBytes;
   if (!is_sound) fail(file.path(), "its header is damaged");
+  if (header.regions_offset > file.size_bytes()) fail_cut(file);
   return header;
 }
 
@@ -161,7 +165,7 @@ RingContents read_ring(const std::filesystem::path& path) {
     if (offset + header.region_bytes > file.size_bytes()) {
       // A thread that began to record after the file was mapped made it longer; the header is newer than the map.
       if (std::filesystem::file_size(path) >= offset + header.region_bytes) break;
-      fail(path, "it was cut off after " + std::to_string(file.size_bytes()) + " bytes");
+      fail_cut(file);
     }
     const RegionReader region(file.data() + offset, header, names);
     region.read_open(contents);

@@ -16,6 +16,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/lens/record/ring_format.h"
 #include "pharos/lens/test_support.h"
 
 namespace pharos::lens {
@@ -118,9 +119,9 @@ TEST(Ring, ManyThreadsAtOnceAndAReaderBeside) {
   constexpr int kThreads = 4;
   constexpr int kSpans = 2000;
   std::atomic<int> running{kThreads};
-  std::vector<std::thread> threads;
+  std::vector<std::thread> threads(kThreads);
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([t, &running] {
+    threads[static_cast<std::size_t>(t)] = std::thread([t, &running] {
       for (int i = 0; i < kSpans; ++i) {
         PHAROS_SPAN(outer, Group::kStep, "test.outer", {"thread", t}, {"i", i});
         PHAROS_SPAN(inner, Group::kLayer, "test.inner");
@@ -138,6 +139,7 @@ TEST(Ring, ManyThreadsAtOnceAndAReaderBeside) {
   EXPECT_EQ(memory.telemetry().counts().overwritten, 0u);
   ASSERT_EQ(spans.size(), 2u * kThreads * kSpans);
   std::vector<std::uint64_t> ids;
+  ids.reserve(spans.size());
   for (const SpanData& span : spans) ids.push_back(span.context.span_id);
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::adjacent_find(ids.begin(), ids.end()), ids.end());
@@ -186,9 +188,22 @@ TEST(Ring, ForeignAndDamagedFilesAreErrorsOrLoseOnlyTheDamage) {
   EXPECT_THROW(read_damaged(""), base::UserError);
   EXPECT_THROW(read_damaged(whole.substr(0, 100)), base::UserError);
   EXPECT_THROW(read_damaged("x" + whole.substr(1)), base::UserError);
-  std::string other_version = whole;
-  other_version[8] = 9;
-  EXPECT_THROW(read_damaged(other_version), base::UserError);
+  const auto said_of = [&](std::size_t position) -> std::string {
+    std::string bytes = whole;
+    bytes[position] = 9;
+    try {
+      read_damaged(bytes);
+      return "";
+    } catch (const base::UserError& error) {
+      return error.parts().what;
+    }
+  };
+  EXPECT_THAT(said_of(offsetof(internal::FileHeader, version)), testing::HasSubstr("version 9, this program reads"));
+  for (const std::size_t position :
+       {offsetof(internal::FileHeader, record_bytes), offsetof(internal::FileHeader, ring_records),
+        offsetof(internal::FileHeader, num_open_slots)}) {
+    EXPECT_THAT(said_of(position), testing::HasSubstr("its header is damaged"));
+  }
   EXPECT_THROW(read_damaged(whole.substr(0, whole.size() - 1)), base::UserError);  // its region is not whole
   // Any byte may be wrong without harm to the reader.
   for (std::size_t position = 0; position < whole.size(); position += position < 4096 ? 17 : 1009) {

@@ -30,13 +30,15 @@ std::string old_name_of(std::string_view key) {
   return "";
 }
 
+std::string prefixed(const std::string& prefix, const std::string& key) { return prefix + "_" + key; }
+
 std::string describe_source(const Reading& reading) {
   if (reading.variable == reading.primary) return reading.variable;
   return reading.variable + ", read because " + reading.primary + " is not set";
 }
 
 [[noreturn]] void fail_value(const Reading& reading, const std::string& kind, const std::string& fix) {
-  throw base::UserError({.what = reading.variable + " = '" + reading.value + "' is not " + kind + ".",
+  throw base::UserError({.what = reading.variable + " = '" + shown(reading.value) + "' is not " + kind + ".",
                          .where = "environment: " + describe_source(reading),
                          .fix = fix + " Or unset it."});
 }
@@ -90,7 +92,8 @@ class Reader {
     auto value = parse_boolean(reading->value);
     if (is_old_name && !value && lower_case(reading->value) == "rank_aware") value = true;
     if (!value && is_old_name) {
-      warnings_.push_back(reading->variable + " = '" + reading->value + "' is ignored: only 'rank_aware' is known.");
+      warnings_.push_back(reading->variable + " = '" + shown(reading->value) +
+                          "' is ignored: only 'rank_aware' is known.");
       return;
     }
     if (!value) fail_value(*reading, "a yes or no", "Give 1, true, yes or on; or 0, false, no or off.");
@@ -104,19 +107,23 @@ class Reader {
  private:
   /// First nonblank value among the prefixes, old names right after the names they stand for.
   std::optional<Reading> find(const std::string& key) {
-    const std::string primary = options_.prefixes.front() + "_" + key;
+    const std::string primary = prefixed(options_.prefixes.front(), key);
     const std::string old_name = old_name_of(key);
     for (const std::string& prefix : options_.prefixes) {
-      const std::string variable = prefix + "_" + key;
+      const std::string variable = prefixed(prefix, key);
       if (auto value = environment_.get_nonblank(variable)) return Reading{*value, variable, primary};
       if (old_name.empty()) continue;
-      const std::string old_variable = prefix + "_" + old_name;
+      const std::string old_variable = prefixed(prefix, old_name);
       if (auto value = environment_.get_nonblank(old_variable)) {
-        warnings_.push_back(old_variable + " is read as " + variable + ", which is the name to use.");
+        warn_of_old_name(old_variable, variable);
         return Reading{*value, old_variable, primary};
       }
     }
     return std::nullopt;
+  }
+
+  void warn_of_old_name(const std::string& old_variable, const std::string& variable) {
+    warnings_.push_back(old_variable + " is read as " + variable + ", which is the name to use.");
   }
 
   template <typename Value>
@@ -136,16 +143,18 @@ class Reader {
   std::vector<std::string>& warnings_;
 };
 
+std::string unknown_text(const std::string& name, const std::vector<std::string>& known) {
+  const std::vector<std::string> nearest = base::nearest_names(name, known, 1);
+  return shown(name) + " is not a variable of telemetry and is ignored." +
+         (nearest.empty() ? "" : " Did you mean " + nearest.front() + "?");
+}
+
 void warn_of_unknown(const Environment& environment, const LoadOptions& options, std::vector<std::string>& warnings) {
   for (const std::string& prefix : options.prefixes) {
     std::vector<std::string> known;
-    for (const std::string& key : prefixed_keys()) known.push_back(prefix + "_" + key);
-    for (const std::string& name : environment.names_starting_with(prefix + "_")) {
-      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-      const std::vector<std::string> nearest = base::nearest_names(name, known, 1);
-      std::string text = name + " is not a variable of telemetry and is ignored.";
-      if (!nearest.empty()) text += " Did you mean " + nearest.front() + "?";
-      warnings.push_back(text);
+    for (const std::string& key : prefixed_keys()) known.push_back(prefixed(prefix, key));
+    for (const std::string& name : environment.names_starting_with(prefixed(prefix, ""))) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) warnings.push_back(unknown_text(name, known));
     }
   }
 }
@@ -170,12 +179,32 @@ void check_exporter(const LensConfig& config) {
   const std::string lower = lower_case(config.exporter);
   const bool is_only_case = is_known(lower);
   throw base::UserError(
-      {.what = "Unknown exporter type '" + config.exporter + "'.",
+      {.what = "Unknown exporter type '" + shown(config.exporter) + "'.",
        .where = source_of(config, "exporter"),
        .fix = is_only_case ? "Write it in lower case: " + lower + "." : "Use otlp, console or file."});
 }
 
+/// nemo-lens chooses exporters by its own variables and reads none of these; one that asks for something else than
+/// what happens must not be ignored in silence.
+void warn_of_standard_exporter(const Environment& environment, const LensConfig& config, const char* signal,
+                               bool is_sent, std::vector<std::string>& warnings) {
+  const std::string name = std::string("OTEL_") + signal + "_EXPORTER";
+  const auto asked = environment.get_nonblank(name);
+  if (!asked || lower_case(*asked) == (is_sent ? config.exporter : "none")) return;
+  warnings.push_back(name + " = '" + shown(*asked) + "' has no effect, as in nemo-lens: MEGATRON_OTEL_EXPORTER (here " +
+                     config.exporter + ") chooses where telemetry goes, MEGATRON_OTEL_" + signal + "_ENABLED (here " +
+                     (is_sent ? "1" : "0") + ") whether these do.");
+}
+
 }  // namespace
+
+void warn_of_standard_exporters(const Environment& environment, const LensConfig& config,
+                                std::vector<std::string>& warnings) {
+  if (!config.enabled) return;
+  warn_of_standard_exporter(environment, config, "TRACES", config.traces_enabled, warnings);
+  warn_of_standard_exporter(environment, config, "METRICS", config.metrics_enabled, warnings);
+  warn_of_standard_exporter(environment, config, "LOGS", config.logs_enabled, warnings);
+}
 
 LensConfig load_lens_config(const Environment& environment, const LoadOptions& options,
                             std::vector<std::string>& warnings) {

@@ -83,6 +83,11 @@ void apply_flags(LensConfig& config, std::optional<bool> enabled, std::optional<
 /// because nemo-lens does not look at them then.
 void validate(const LensConfig& config, std::vector<std::string>& warnings);
 
+/// Warns of OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER, which nemo-lens does not read, where
+/// they ask for something else than `config` does. Telemetry off: nothing.
+void warn_of_standard_exporters(const Environment& environment, const LensConfig& config,
+                                std::vector<std::string>& warnings);
+
 /// The groups of `span_groups`. UserError as of parse_groups(), saying where the specification was read.
 GroupMask resolved_groups(const LensConfig& config);
 

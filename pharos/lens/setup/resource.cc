@@ -247,6 +247,8 @@ int count_visible_devices(std::string_view mask) {
 }
 
 StoredAttributes parse_resource_attributes(std::string_view text, std::vector<std::string>& warnings) {
+  constexpr int kMostSaid = 5;
+  int num_faulty = 0;
   AttributeTable table;
   bool has_more = true;
   while (has_more) {
@@ -258,11 +260,15 @@ StoredAttributes parse_resource_attributes(std::string_view text, std::vector<st
     const std::size_t equals = item.find('=');
     const std::string key = make_valid_utf8(trim_blanks(item.substr(0, equals)));
     if (equals == std::string_view::npos || key.empty()) {
-      warnings.push_back(std::string(kFromEnvironment) + ": '" + make_valid_utf8(item) +
-                         "' is not key=value and is skipped.");
+      if (++num_faulty > kMostSaid) continue;
+      warnings.push_back(std::string(kFromEnvironment) + ": '" + shown(item) + "' is not key=value and is skipped.");
       continue;
     }
     table.set(key, decode_percent(trim_blanks(item.substr(equals + 1))));
+  }
+  if (num_faulty > kMostSaid) {
+    warnings.push_back(std::string(kFromEnvironment) + ": " + std::to_string(num_faulty - kMostSaid) +
+                       " further entries are skipped, too.");
   }
   return table.take();
 }

@@ -242,6 +242,15 @@ TEST(Resource, AttributesOfTheEnvironment) {
   }
 }
 
+TEST(Resource, FaultyEntriesAreSaidAtMostSixTimes) {
+  std::string list;
+  for (int i = 0; i < 1000; ++i) list += "x,";
+  std::vector<std::string> warnings;
+  EXPECT_EQ(parse_resource_attributes(list + "a=1", warnings).size(), 1u);
+  ASSERT_EQ(warnings.size(), 6u);
+  EXPECT_EQ(warnings.back(), "OTEL_RESOURCE_ATTRIBUTES: 995 further entries are skipped, too.");
+}
+
 TEST(Resource, TextsAreValidUtf8) {
   const Attributes attributes =
       build({}, {.run_id = "r", .extra = {{"list", std::vector<std::string>{"\xff"}}}, .host = kHost},

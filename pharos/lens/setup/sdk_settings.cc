@@ -10,7 +10,7 @@ namespace pharos::lens {
 namespace {
 
 [[noreturn]] void fail(const std::string& name, const std::string& value, const std::string& rule) {
-  throw base::UserError({.what = name + " = '" + value + "' is not " + rule + ".",
+  throw base::UserError({.what = name + " = '" + shown(value) + "' is not " + rule + ".",
                          .where = "environment",
                          .fix = "Give " + rule + " or unset it."});
 }
@@ -64,7 +64,7 @@ class Reader {
   }
 
   void warn(const std::string& name, const std::string& value, const std::string& text) {
-    warnings_.push_back(name + " = '" + value + "' " + text);
+    warnings_.push_back(name + " = '" + shown(value) + "' " + text);
   }
 
   const Environment& environment() const { return environment_; }

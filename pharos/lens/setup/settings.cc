@@ -15,6 +15,7 @@ LensSettings load_settings(const Environment& environment, const LoadOptions& op
     if (settings.config.enabled) throw;
     settings.warnings.push_back("Telemetry is off; if it were on: " + error.parts().what);
   }
+  warn_of_standard_exporters(environment, settings.config, settings.warnings);
   if (settings.config.enabled) settings.groups = resolved_groups(settings.config);
   return settings;
 }

@@ -37,6 +37,17 @@ TEST(Settings, WhatIsOffDoesNotStopTheRun) {
   EXPECT_THROW(load_settings(bad_interval, {}, {.enabled = true}), base::UserError);
 }
 
+TEST(Settings, StandardExporterVariablesAreWarnedOfWhereTheyDiffer) {
+  const MapEnvironment environment(Variables{{"NEMO_LENS_ENABLED", "1"},
+                                             {"OTEL_TRACES_EXPORTER", "none"},
+                                             {"OTEL_METRICS_EXPORTER", " OTLP "},
+                                             {"OTEL_LOGS_EXPORTER", "console"}});
+  EXPECT_THAT(load_settings(environment, {}).warnings,
+              testing::ElementsAre(HasSubstr("OTEL_TRACES_EXPORTER = 'none' has no effect"),
+                                   HasSubstr("OTEL_LOGS_EXPORTER = 'console' has no effect")));
+  EXPECT_THAT(load_settings(environment, {}, {.enabled = false}).warnings, IsEmpty());
+}
+
 TEST(Settings, ValuesThatAreNoneStopItEvenWhenOff) {
   EXPECT_THROW(load_settings(MapEnvironment(Variables{{"NEMO_LENS_ENABLED", "maybe"}}), {}), base::UserError);
   EXPECT_THROW(load_settings(MapEnvironment(Variables{{"NEMO_LENS_EXPORT_STRATEGY", "rank0"}}), {}), base::UserError);

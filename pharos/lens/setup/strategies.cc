@@ -50,7 +50,8 @@ bool is_first_on_node(const StrategyInput& input) {
     const auto text = input.environment.get(name);
     if (!text) continue;
     if (const auto local_rank = parse_integer(*text)) return *local_rank == 0;
-    input.warnings.push_back(std::string(name) + " = '" + *text + "' is not a number and is not taken for a rank.");
+    input.warnings.push_back(std::string(name) + " = '" + shown(*text) +
+                             "' is not a number and is not taken for a rank.");
   }
   return true;
 }
@@ -85,7 +86,7 @@ std::optional<ExportStrategy> find_strategy(const std::string& name) {
 [[noreturn]] void fail_unknown(const std::string& name, const std::string& source) {
   const std::vector<std::string> known = registered_export_strategies();
   const std::vector<std::string> nearest = base::nearest_names(lower_case(name), known, 1);
-  throw base::UserError({.what = "Unknown export_strategy '" + name + "'.",
+  throw base::UserError({.what = "Unknown export_strategy '" + shown(name) + "'.",
                          .where = source,
                          .fix = (nearest.empty() ? "" : "Did you mean " + nearest.front() + "? ") + "Valid are " +
                                 base::join(known, ", ") + "."});

@@ -2,6 +2,7 @@
 
 #include <locale.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -149,6 +150,19 @@ std::string make_valid_utf8(std::string_view text) {
     text.remove_prefix(length == 0 ? 1 : length);
   }
   return valid;
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMaxBytes = 100;
+  std::size_t size = std::min(text.size(), kMaxBytes);
+  if (size < text.size()) {  // not inside a character
+    while (size > kMaxBytes - 4 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
+  }
+  std::string line = make_valid_utf8(text.substr(0, size));
+  for (char& letter : line) {
+    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';
+  }
+  return size < text.size() ? line + "…" : line;
 }
 
 }  // namespace pharos::lens

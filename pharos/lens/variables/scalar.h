@@ -32,4 +32,7 @@ std::string decode_percent(std::string_view text);
 /// `text` with each byte that is not part of valid UTF-8 replaced by U+FFFD; protobuf strings must be valid.
 std::string make_valid_utf8(std::string_view text);
 
+/// `text` as a message shows it: on one line, valid UTF-8, control characters as '?', beyond 100 bytes cut with "…".
+std::string shown(std::string_view text);
+
 }  // namespace pharos::lens

@@ -109,5 +109,13 @@ TEST(Scalar, Utf8IsMadeValid) {
   EXPECT_EQ(make_valid_utf8("\xf5"), replacement);
 }
 
+TEST(Scalar, MessagesShowValuesOnOneShortLine) {
+  EXPECT_EQ(shown("a\x1b[2J\nb\xff"), "a?[2J?b\xef\xbf\xbd");
+  EXPECT_EQ(shown(std::string(100, 'x')), std::string(100, 'x'));
+  EXPECT_EQ(shown(std::string(101, 'x')), std::string(100, 'x') + "…");
+  EXPECT_EQ(shown(std::string(98, 'x') + "語語"), std::string(98, 'x') + "…");
+  EXPECT_EQ(shown(std::string(5000, '\x80')).size(), 96u * 3 + std::string("…").size());
+}
+
 }  // namespace
 }  // namespace pharos::lens

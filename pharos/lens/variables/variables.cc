@@ -37,6 +37,12 @@ constexpr VariableDescription kVariables[] = {
     {"MEGATRON_LOGGING_LEVEL", false, "", "Lowest level of messages: 10, 20, 30, 40, 50 as in Python, or a name.", ""},
 
     {"OTEL_SDK_DISABLED", false, "false", "true: nothing is recorded or sent.", ""},
+    {"OTEL_TRACES_EXPORTER", false, "", "Has no effect: P_EXPORTER and P_TRACES_ENABLED choose.",
+     "Warned of where it asks for something else. nemo-lens ignores it."},
+    {"OTEL_METRICS_EXPORTER", false, "", "Has no effect: P_EXPORTER and P_METRICS_ENABLED choose.",
+     "Warned of where it asks for something else. nemo-lens ignores it."},
+    {"OTEL_LOGS_EXPORTER", false, "", "Has no effect: P_EXPORTER and P_LOGS_ENABLED choose.",
+     "Warned of where it asks for something else. nemo-lens ignores it."},
     {"OTEL_RESOURCE_ATTRIBUTES", false, "",
      "Further resource attributes: key=value, separated by commas, percent-coded.",
      "What telemetry sets itself wins, as in nemo-lens; that is warned of."},
@@ -114,6 +120,16 @@ constexpr VariableDescription kVariables[] = {
     {"K8S_NODE_NAME", false, "", "k8s.node.name.", ""},
     {"K8S_CONTAINER_NAME", false, "", "k8s.container.name.", ""},
     {"K8S_JOB_NAME", false, "", "k8s.job.name.", ""},
+
+    {"SLURM_JOB_START_TIME", false, "",
+     "When the scheduler started the job, seconds since 1970: start of the span pre_startup.", ""},
+    {"LENS_LAUNCH_SCRIPT_START_TIME", false, "",
+     "When the launch script began: end of pre_startup, start of megatron.startup.", ""},
+    {"LENS_LAUNCH_SCRIPT_PRESRUN_TIME", false, "",
+     "When it started the processes: end of megatron.startup.launch_script.", ""},
+    {"NVRX_LAUNCH_TIME", false, "",
+     "Set by a restarting launcher: the stamps above do not count, they are of the first start.", ""},
+    {"NVRX_CYCLE_START_TIME", false, "", "Set at all: this is a restart, as with NVRX_CYCLE above 0.", ""},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 
+#include "pharos/lens/life/startup.h"
 #include "pharos/lens/setup/resource.h"
 #include "pharos/lens/setup/run_id.h"
 #include "pharos/lens/setup/sdk_settings.h"
@@ -33,16 +34,19 @@ std::set<std::string> read_variables(std::map<std::string, std::string> variable
   std::vector<std::string> warnings;
   const LensConfig config = load_lens_config(environment, {.prefixes = {"P", "Q"}}, warnings);
   load_sdk_settings(environment, warnings);
+  warn_of_standard_exporters(environment, config, warnings);
   is_exporting_rank({config, 0, 1, environment, warnings});
   const ResourceInput input{.run_id = choose_run_id(config, environment)};
   build_resource(config, input, environment, warnings);
+  read_launch_stamps(environment);
   return environment.asked;
 }
 
 TEST(Variables, TableIsWhatIsRead) {
-  std::set<std::string> asked = read_variables({{"P_EXPORT_STRATEGY", "first_rank_per_node"}});
+  std::set<std::string> asked = read_variables({{"P_EXPORT_STRATEGY", "first_rank_per_node"}, {"P_ENABLED", "1"}});
   asked.merge(read_variables({{"SLURM_JOB_ID", "1"}, {"KUBERNETES_SERVICE_HOST", "h"}, {"DEPLOYMENT_ENV", "d"}}));
-  asked.merge(read_variables({{"SLURM_ARRAY_TASK_ID", "1"}, {"OTEL_TRACES_SAMPLER", "traceidratio"}}));
+  asked.merge(read_variables(
+      {{"SLURM_ARRAY_TASK_ID", "1"}, {"OTEL_TRACES_SAMPLER", "traceidratio"}, {"NVRX_LAUNCH_TIME", "1"}}));
   std::set<std::string> listed;
   for (const VariableDescription& variable : known_variables()) {
     const std::string name(variable.name);

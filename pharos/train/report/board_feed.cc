@@ -7,9 +7,10 @@
 
 namespace pharos::train {
 
-BoardFeed::BoardFeed(const config::RunConfig& config, const std::string& run_yaml, Console& console)
-    : config_(config), console_(console) {
-  if (!config.logger.tensorboard_dir) return;
+BoardFeed::BoardFeed(const config::RunConfig& config, const std::string& run_yaml, bool writes, std::int64_t world_size,
+                     Console& console)
+    : config_(config), world_size_(world_size), console_(console) {
+  if (!config.logger.tensorboard_dir || !writes) return;
   file_ = std::make_unique<lens::EventFile>(*config.logger.tensorboard_dir);
   guarded([&] { file_->add_text("run.yaml", "```yaml\n" + run_yaml + "\n```", 0); });
 }
@@ -36,7 +37,7 @@ void BoardFeed::step(const StepRecord& record, std::optional<double> iteration_s
   scalars.consumed_samples = record.consumed_samples;
   scalars.iteration_time_s = iteration_seconds;
   if (iteration_seconds && logger.log_throughput) {
-    scalars.throughput_tflops_per_gpu = record.flops / *iteration_seconds / 1e12;
+    scalars.throughput_tflops_per_gpu = record.flops / *iteration_seconds / 1e12 / static_cast<double>(world_size_);
   }
   const bool is_due = record.step % logger.tensorboard_log_interval == 0;
   if (is_due) {
@@ -45,7 +46,7 @@ void BoardFeed::step(const StepRecord& record, std::optional<double> iteration_s
     if (record.skipped_samples > 0) scalars.skipped_train_samples = record.skipped_samples;
     scalars.losses = {{"lm loss", record.loss}};
     if (logger.log_loss_scale_to_tensorboard) scalars.loss_scale = record.loss_scale;
-    if (logger.log_world_size_to_tensorboard) scalars.world_size = 1;
+    if (logger.log_world_size_to_tensorboard) scalars.world_size = world_size_;
     scalars.grad_norm = record.grad_norm;
     scalars.num_zeros = record.num_zeros;
     scalars.params_norm = record.params_norm;
@@ -71,13 +72,14 @@ void BoardFeed::add_throughput(const StepRecord& record) {
   if (sum.seconds <= 0) return;
   const auto add = [&](const std::string& name, double value) {
     file_->add_scalar("throughput/" + name, value, record.step);
-    file_->add_scalar("throughput/device/" + name, value, record.step);  // one device
+    file_->add_scalar("throughput/device/" + name, value / static_cast<double>(world_size_), record.step);
   };
   add("tokens_per_sec", sum.samples * static_cast<double>(config_.model.seq_length) / sum.seconds);
   add("samples_per_sec", sum.samples / sum.seconds);
   add("batches_per_sec", static_cast<double>(window_.size()) / sum.seconds);
   file_->add_scalar("throughput/tflops", sum.flops / sum.seconds / 1e12, record.step);
-  file_->add_scalar("throughput/tflops/device", sum.flops / sum.seconds / 1e12, record.step);
+  file_->add_scalar("throughput/tflops/device", sum.flops / sum.seconds / 1e12 / static_cast<double>(world_size_),
+                    record.step);
 }
 
 void BoardFeed::add_timers(const StepRecord& record) {

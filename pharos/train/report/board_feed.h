@@ -18,8 +18,10 @@ struct StepRecord;
 /// Does nothing without logger.tensorboard_dir. A disk that is full costs the curves, not the run.
 class BoardFeed {
  public:
-  /// `run_yaml`: the resolved configuration, shown as text. UserError when the folder cannot be written.
-  BoardFeed(const config::RunConfig& config, const std::string& run_yaml, Console& console);
+  /// `run_yaml`: the resolved configuration, shown as text; `writes`: false on the ranks that leave the files to
+  /// another. UserError when the folder cannot be written.
+  BoardFeed(const config::RunConfig& config, const std::string& run_yaml, bool writes, std::int64_t world_size,
+            Console& console);
 
   /// iteration_seconds: mean of the log interval that ends with this step; peak_memory_bytes: since the start.
   void step(const StepRecord& record, std::optional<double> iteration_seconds, std::int64_t peak_memory_bytes);
@@ -36,6 +38,7 @@ class BoardFeed {
   void guarded(Write&& write);
 
   const config::RunConfig& config_;
+  std::int64_t world_size_;
   Console& console_;
   std::unique_ptr<lens::EventFile> file_;
   std::deque<Window> window_;

@@ -139,7 +139,7 @@ TEST_F(FolderTest, ConsoleKeepsEveryLineInTheLogFile) {
   const auto path = folder / "log.txt";
   ::testing::internal::CaptureStdout();
   {
-    Console console(path, true);
+    Console console(path, Console::Output::kTerminal);
     console.line("first");
     console.progress({1, 2, 0.5, 1, 1});
     console.log_line("hidden on a terminal");
@@ -153,19 +153,20 @@ TEST_F(FolderTest, ConsoleKeepsEveryLineInTheLogFile) {
 
 TEST(ExitPolicy, ByDurationIntervalAndSignal) {
   config::TrainConfig train;
-  EXPECT_FALSE(decide_exit(train, 10, 1'000'000'000));
+  EXPECT_FALSE(decide_exit(train, 10, {.elapsed_ns = 1'000'000'000}));
   train.exit_interval = 5;
-  EXPECT_FALSE(decide_exit(train, 9, 0));
-  ASSERT_TRUE(decide_exit(train, 10, 0));
-  EXPECT_EQ(decide_exit(train, 10, 0)->message, "exiting program at iteration 10");
+  EXPECT_FALSE(decide_exit(train, 9, {}));
+  ASSERT_TRUE(decide_exit(train, 10, {}));
+  EXPECT_EQ(decide_exit(train, 10, {})->message, "exiting program at iteration 10");
   train.exit_duration_in_mins = 2;
-  EXPECT_FALSE(decide_exit(train, 9, 120'000'000'000));
-  EXPECT_EQ(decide_exit(train, 9, 120'000'000'001)->reason, ExitReason::kDuration);
+  EXPECT_FALSE(decide_exit(train, 9, {.elapsed_ns = 120'000'000'000}));
+  EXPECT_EQ(decide_exit(train, 9, {.elapsed_ns = 120'000'000'001})->reason, ExitReason::kDuration);
   train.exit_signal_handler = true;
   train.exit_signal = config::ExitSignal::kUsr1;
   const SignalWatch watch(train);
   ::raise(SIGUSR1);
-  EXPECT_EQ(decide_exit(train, 9, 0)->message, "exiting program after receiving SIGUSR1.");
+  EXPECT_EQ(decide_exit(train, 9, {.signal = SignalWatch::received()})->message,
+            "exiting program after receiving SIGUSR1.");
 }
 
 TEST(ExitPolicyDeathTest, SecondSignalEndsAtOnce) {

@@ -38,9 +38,12 @@ MetricsLog::MetricsLog(std::filesystem::path path, std::int64_t last_step) : pat
   }
 }
 
-MetricsLog::~MetricsLog() { ::close(descriptor_); }
+MetricsLog::~MetricsLog() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
 
 void MetricsLog::append(const nlohmann::json& line) {
+  if (descriptor_ < 0) return;
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const ssize_t written = ::write(descriptor_, text.data(), text.size());
   if (written == static_cast<ssize_t>(text.size()) || failed_) return;

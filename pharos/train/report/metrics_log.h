@@ -10,6 +10,8 @@ namespace pharos::train {
 
 class MetricsLog {
  public:
+  /// Writes nowhere (ranks other than 0).
+  MetricsLog() = default;
   /// Opens the file for appending. Lines of steps after `last_step` (left by a run that went further than its last
   /// checkpoint) and an unfinished last line are removed first, so that the file is the history of one run.
   MetricsLog(std::filesystem::path path, std::int64_t last_step);

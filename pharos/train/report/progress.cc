@@ -59,8 +59,8 @@ lens::Severity severity_of(std::string_view line) {
 
 }  // namespace
 
-Console::Console(const std::filesystem::path& log_path, bool is_terminal)
-    : log_(log_path, std::ios::app), is_terminal_(is_terminal) {
+Console::Console(const std::filesystem::path& log_path, Output output)
+    : log_(log_path, std::ios::app), output_(output) {
   if (!log_) {
     throw base::UserError({.what = "Cannot write '" + log_path.string() + "'.",
                            .where = log_path.string(),
@@ -87,12 +87,12 @@ void Console::append(std::string_view text) {
 
 void Console::line(std::string_view text) {
   clear_progress();
-  std::cout << text << std::endl;
+  if (output_ != Output::kNone) std::cout << text << std::endl;
   append(text);
 }
 
 void Console::log_line(std::string_view text) {
-  if (!is_terminal_) {
+  if (output_ != Output::kTerminal) {
     line(text);
   } else {
     append(text);
@@ -102,7 +102,7 @@ void Console::log_line(std::string_view text) {
 void Console::log_only(std::string_view text) { append(text); }
 
 void Console::progress(const ProgressState& state) {
-  if (!is_terminal_) return;
+  if (output_ != Output::kTerminal) return;
   std::cout << "\r\x1b[K" << render_progress(state, terminal_columns() - 1) << std::flush;
   progress_shown_ = true;
 }

@@ -23,8 +23,13 @@ std::string render_progress(const ProgressState& state, int columns);
 
 class Console {
  public:
-  /// `is_terminal` decides about the renewing line; log lines are appended to `log_path`.
-  Console(const std::filesystem::path& log_path, bool is_terminal);
+  enum class Output : std::uint8_t {
+    kTerminal,  ///< standard output is a terminal: a line that renews itself instead of log lines
+    kPlain,     ///< standard output gets every line
+    kNone,      ///< the log file alone
+  };
+  /// Log lines are appended to `log_path`.
+  Console(const std::filesystem::path& log_path, Output output);
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -44,7 +49,7 @@ class Console {
   void append(std::string_view text);
 
   std::ofstream log_;
-  bool is_terminal_;
+  Output output_;
   bool progress_shown_ = false;
   bool log_failed_ = false;
 };

@@ -9,7 +9,8 @@
 
 namespace pharos::train {
 
-ProgressFile::ProgressFile(std::filesystem::path path, bool enabled) : path_(std::move(path)), enabled_(enabled) {}
+ProgressFile::ProgressFile(std::filesystem::path path, bool enabled, std::int64_t world_size)
+    : path_(std::move(path)), enabled_(enabled), world_size_(world_size) {}
 
 void ProgressFile::append(const std::string& event) const {
   if (!enabled_) return;
@@ -18,15 +19,17 @@ void ProgressFile::append(const std::string& event) const {
   std::filesystem::create_directories(path_.parent_path(), ignored);
   std::ofstream file(path_, std::ios::app);
   file << base::format_local_time(base::wall_ns()).substr(0, 19)
-       << "\tJob ID: " << base::get_environment("SLURM_JOB_ID").value_or("") << "\t# GPUs: 1\t" << event << "\n";
+       << "\tJob ID: " << base::get_environment("SLURM_JOB_ID").value_or("") << "\t# GPUs: " << world_size_ << "\t"
+       << event << "\n";
 }
 
 std::string saved_checkpoint_event(std::int64_t iteration, double job_flops, double job_seconds, double total_flops,
-                                   std::int64_t total_tokens) {
+                                   std::int64_t total_tokens, std::int64_t world_size) {
   return fmt::format(
       "Saved checkpoint\tIteration: {}\tJob throughput: {:.1f} TFLOP/s/GPU\tFloating-point operations: {:.2e}\tTokens "
       "(in billions): {:.2f}",
-      iteration, job_flops / job_seconds / 1e12, total_flops, static_cast<double>(total_tokens) / 1e9);
+      iteration, job_flops / job_seconds / 1e12 / static_cast<double>(world_size), total_flops,
+      static_cast<double>(total_tokens) / 1e9);
 }
 
 }  // namespace pharos::train

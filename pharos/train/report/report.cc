@@ -22,13 +22,14 @@ double utilisation(double flops, double seconds, double peak_tflops) {
 
 }  // namespace
 
-Reporter::Reporter(const config::RunConfig& config, std::int64_t train_iters, const std::string& run_yaml,
+Reporter::Reporter(const config::RunConfig& config, std::int64_t train_iters, const std::string& run_yaml, Place place,
                    Console& console, MetricsLog& metrics)
     : config_(config),
       train_iters_(train_iters),
+      place_(place),
       console_(console),
       metrics_(metrics),
-      board_(config, run_yaml, console) {}
+      board_(config, run_yaml, place.rank == 0, place.world_size, console) {}
 
 void Reporter::add(const StepRecord& record) {
   ++interval_.steps;
@@ -51,7 +52,7 @@ void Reporter::step(const StepRecord& record, std::int64_t peak_memory_bytes) {
   smoothed_step_seconds_ = smoothed_step_seconds_ == 0 || interval_.steps + record.step <= 3
                                ? seconds
                                : 0.95 * smoothed_step_seconds_ + 0.05 * seconds;
-  append_metrics(record);
+  append_metrics(record, peak_memory_bytes);
   telemetry_.step(record.data_wait_ns, tokens);
   const bool is_due = config_.logger.log_interval > 0 && record.step % config_.logger.log_interval == 0;
   if (is_due || !any_line_) {
@@ -84,7 +85,7 @@ void Reporter::print_interval(const StepRecord& record) {
   line.consumed_samples = record.consumed_samples;
   line.skipped_samples = record.skipped_samples;
   line.elapsed_ms_per_iteration = interval_.mean_seconds() * 1e3;
-  if (config_.logger.log_throughput) line.tflops_per_device = interval_.tflops();
+  if (config_.logger.log_throughput) line.tflops_per_device = interval_.tflops(place_.world_size);
   line.learning_rate = record.next_learning_rate;
   line.global_batch_size = record.global_batch_size;
   line.losses = {{"lm loss", interval_loss(record)}};
@@ -96,7 +97,7 @@ void Reporter::print_interval(const StepRecord& record) {
   line.num_nan_iterations = interval_.nan;
   console_.log_line(render_log_line(line));
   if (!config_.logger.log_throughput) return;
-  const double tflops = interval_.tflops();
+  const double tflops = interval_.tflops(place_.world_size);
   std::string text =
       fmt::format("Step Time : {:.2f}s GPU utilization: {:.1f}MODEL_TFLOP/s/GPU", interval_.mean_seconds(), tflops);
   if (config_.logger.peak_tflops_per_device) {
@@ -114,7 +115,7 @@ void Reporter::record_interval(const StepRecord& record, std::int64_t peak_memor
   lens::TrainingSample sample;
   sample.step_duration_ms = seconds * 1e3;
   sample.loss = interval_loss(record);
-  if (config_.logger.log_throughput) sample.throughput_tflops = interval_.tflops();
+  if (config_.logger.log_throughput) sample.throughput_tflops = interval_.tflops(place_.world_size);
   sample.grad_norm = record.grad_norm;
   sample.skipped_iters = interval_.skipped - std::exchange(recorded_skipped_, interval_.skipped);
   sample.nan_iterations = interval_.nan - std::exchange(recorded_nan_, interval_.nan);
@@ -129,14 +130,16 @@ void Reporter::record_interval(const StepRecord& record, std::int64_t peak_memor
 
 void Reporter::memory(const std::string& when) {
   const base::ProcessMemory memory = base::process_memory();
-  console_.log_line(fmt::format("[Rank 0] ({}) memory (GB) | resident: {:.3f} | max resident: {:.3f} |", when,
-                                static_cast<double>(memory.resident_bytes) / 1e9,
+  console_.log_line(fmt::format("[Rank {}] ({}) memory (GB) | resident: {:.3f} | max resident: {:.3f} |", place_.rank,
+                                when, static_cast<double>(memory.resident_bytes) / 1e9,
                                 static_cast<double>(memory.peak_resident_bytes) / 1e9));
 }
 
-void Reporter::append_metrics(const StepRecord& record) {
+void Reporter::append_metrics(const StepRecord& record, std::int64_t peak_memory_bytes) {
   const double seconds = static_cast<double>(record.step_time_ns) / 1e9;
   const std::int64_t tokens = record.global_batch_size * config_.model.seq_length;
+  const auto devices = static_cast<double>(place_.world_size);
+  const double device_flops = record.flops / devices;
   nlohmann::json line = {{"step", record.step},
                          {"time", static_cast<double>(base::wall_ns()) / 1e9},
                          {"loss", record.loss},
@@ -153,16 +156,17 @@ void Reporter::append_metrics(const StepRecord& record) {
                          {"forward_backward_ms", milliseconds(record.forward_backward_ns)},
                          {"optimizer_ms", milliseconds(record.optimizer_ns)},
                          {"tokens_per_second", static_cast<double>(tokens) / seconds},
-                         {"tflops_per_device", record.flops / seconds / 1e12}};
+                         {"tflops_per_device", device_flops / seconds / 1e12}};
   if (!std::isfinite(record.loss))
     line["non_finite_loss"] = fmt::format("{}", record.loss);  // JSON has no NaN: loss is null
+  line["peak_memory_bytes"] = peak_memory_bytes;
   if (record.grad_norm) line["grad_norm"] = *record.grad_norm;
   if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
   if (record.params_norm) line["params_norm"] = *record.params_norm;
   if (config_.logger.peak_tflops_per_device) {
     const double peak = *config_.logger.peak_tflops_per_device;
-    line["mfu_percent"] = utilisation(record.flops, seconds, peak);
-    line["mfu_full_attention_percent"] = utilisation(record.full_attention_flops, seconds, peak);
+    line["mfu_percent"] = utilisation(device_flops, seconds, peak);
+    line["mfu_full_attention_percent"] = utilisation(record.full_attention_flops / devices, seconds, peak);
   }
   metrics_.append(line);
 }

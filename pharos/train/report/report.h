@@ -40,9 +40,14 @@ struct StepRecord {
 
 class Reporter {
  public:
+  /// Whose report it is. Files that belong to the whole job (TensorBoard) are rank 0's.
+  struct Place {
+    std::int64_t rank = 0;
+    std::int64_t world_size = 1;
+  };
   /// `run_yaml`: the resolved configuration as text, for TensorBoard.
-  Reporter(const config::RunConfig& config, std::int64_t train_iters, const std::string& run_yaml, Console& console,
-           MetricsLog& metrics);
+  Reporter(const config::RunConfig& config, std::int64_t train_iters, const std::string& run_yaml, Place place,
+           Console& console, MetricsLog& metrics);
 
   /// peak_memory_bytes: of the device, or of the process where it computes on the CPU.
   void step(const StepRecord& record, std::int64_t peak_memory_bytes);
@@ -60,16 +65,20 @@ class Reporter {
     std::int64_t duration_ns = 0;
     double loss = 0, flops = 0;
     double mean_seconds() const { return static_cast<double>(duration_ns) / 1e9 / static_cast<double>(steps); }
-    double tflops() const { return flops / static_cast<double>(steps) / mean_seconds() / 1e12; }
+    /// Of each device.
+    double tflops(std::int64_t world_size) const {
+      return flops / static_cast<double>(steps) / mean_seconds() / 1e12 / static_cast<double>(world_size);
+    }
   };
   void add(const StepRecord& record);
   double interval_loss(const StepRecord& record) const;
   void print_interval(const StepRecord& record);
   void record_interval(const StepRecord& record, std::int64_t peak_memory_bytes);
-  void append_metrics(const StepRecord& record);
+  void append_metrics(const StepRecord& record, std::int64_t peak_memory_bytes);
 
   const config::RunConfig& config_;
   std::int64_t train_iters_;
+  Place place_;
   Console& console_;
   MetricsLog& metrics_;
   TelemetryFeed telemetry_;

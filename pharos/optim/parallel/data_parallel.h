@@ -1,0 +1,117 @@
+// Data parallelism as the training loop sees it: one object that holds gradients and optimizer, keeps the parameters'
+// values and gradients where a sharding strategy wants them, and steps like one rank would.
+//
+//     data_parallel.begin_step(num_microbatches);
+//     … forward and backward passes; layers tell the keeper …
+//     data_parallel.finish_gradients();
+//     const StepResult result = data_parallel.step(learning_rate, weight_decay);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "pharos/comm/mesh.h"
+#include "pharos/optim/optimizer.h"
+#include "pharos/optim/parallel/gradient_sync.h"
+#include "pharos/optim/parallel/model_ranges.h"
+#include "pharos/optim/parallel/parallel_groups.h"
+#include "pharos/optim/parallel/sharding.h"
+#include "pharos/optim/parallel/value_sync.h"
+#include "pharos/tensor/parameter.h"
+
+namespace pharos::optim {
+
+/// index: of the parameter. values: in the parameter's type, writable in place: of the parameter's shape, or a
+/// fragment: one-dimensional, the elements of the flattened parameter from first_element on that this rank holds; may
+/// be empty.
+using ValueVisitor = std::function<void(std::size_t index, const at::Tensor& values, std::int64_t first_element)>;
+
+class DataParallel : public tensor::ParameterKeeper {
+ public:
+  /// `parameters` in forward order, materialised, with equal values on all data-parallel ranks; they and the groups
+  /// must outlive this. With one data-parallel rank nothing is sharded, whatever the strategy. Sharded strategies move
+  /// the data; with optim_grads_params it is on the meta device but between a use and the next one of another layer.
+  DataParallel(std::vector<tensor::Parameter*> parameters, ParallelGroups groups, const comm::Mesh& mesh,
+               std::int64_t rank, const DataParallelOptions& options, const OptimizerOptions& optimizer_options);
+  ~DataParallel() override;
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  /// Zeroes the gradients. Each parameter then gets num_uses gradients from each of `num_microbatches`.
+  void begin_step(int num_microbatches);
+  /// After the last backward pass: reduces what has not been, waits, sums over tensor-parallel ranks.
+  void finish_gradients();
+  /// Multiplies all gradients (between finish_gradients() and step()); the same factor on every rank.
+  void scale_gradients(double factor) { factor_ *= factor; }
+  /// Updates like Optimizer::step(): the same decision and norm on every rank, bit for bit. Values are gathered.
+  StepResult step(double learning_rate, double weight_decay);
+
+  double loss_scale() const { return optimizer_->loss_scale(); }
+  /// L2 norm of the values of the whole model, in the compute type; the same on every rank, all of which must call it.
+  double params_norm();
+  /// Among the gradients that this rank holds, after finish_gradients(); in forward order.
+  std::vector<std::string> non_finite_parameters() const;
+
+  /// The state tensors of every parameter (Optimizer::for_each_state): whole and the same on all data-parallel ranks
+  /// where holds_whole_states(), else fragments, each element on one of them.
+  void for_each_state(const StateVisitor& visit) { optimizer_->for_each_state(visit); }
+  /// The values of every parameter: whole where holds_whole_values(), else fragments. After writing to them call
+  /// copy_data_to_main(), or copy_main_to_data() where main parameters were written too.
+  void for_each_value(const ValueVisitor& visit);
+  bool holds_whole_states() const { return !shards_states(options_.strategy); }
+  bool holds_whole_values() const { return !shards_values(options_.strategy); }
+
+  nlohmann::json save_scalars() const;
+  void restore_scalars(const nlohmann::json& state);
+  /// After values were loaded, on all ranks: takes them over as main parameters.
+  void copy_data_to_main();
+  /// After main parameters were loaded: rounds them into the values, on all ranks, each of which must call it.
+  void copy_main_to_data();
+  /// Waits for values under way, and gives back those gathered on demand: after an evaluation, before others read data.
+  void settle_values();
+
+  /// What the gradients in the buffers have still to be multiplied with (main_grad is the sum over the ranks).
+  double gradient_factor() const { return factor_; }
+  const FlatLayout& layout() const { return layout_; }
+  /// Memory of values on this rank, gathered ones included.
+  std::int64_t resident_value_bytes() const;
+  const DataParallelOptions& options() const { return options_; }
+
+  void before_use(const tensor::Parameter& parameter) override;
+  void before_gradient(const tensor::Parameter& parameter) override;
+  void after_gradient(const tensor::Parameter& parameter) override;
+
+ private:
+  struct TensorSum {
+    comm::Group* group;
+    std::vector<at::Tensor> gradients;  ///< flat views
+  };
+  void make_syncs();
+  UpdateTarget make_target() const;
+  void make_tensor_sums();
+  GradientTotals totals() const;
+  std::vector<double> sum_over_model(std::vector<double> values, const char* what) const;
+  std::size_t index_of(const tensor::Parameter& parameter) const { return indices_.at(&parameter); }
+
+  std::vector<tensor::Parameter*> parameters_;
+  ParallelGroups groups_;
+  DataParallelOptions options_;
+  std::unordered_map<const tensor::Parameter*, std::size_t> indices_;
+  FlatLayout layout_;
+  std::vector<HeldRange> held_ranges_;
+  ModelRanges model_ranges_;
+  std::unique_ptr<ValueSync> values_;  ///< null: data stays where it is
+  std::unique_ptr<GradientSync> gradients_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<TensorSum> tensor_sums_;
+  std::vector<at::Tensor> counted_gradients_;
+  std::int64_t num_counted_ = 0;
+  double reducer_factor_ = 1;
+  double factor_ = 1;
+};
+
+}  // namespace pharos::optim

@@ -1,0 +1,117 @@
+// Gradients on their way from the backward pass to the optimizer: where the layers add them, and when they are reduced
+// over the data-parallel ranks. Every rank starts the same reductions in the same order, bucket by bucket.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "pharos/comm/group.h"
+#include "pharos/optim/flat_layout.h"
+#include "pharos/optim/gradient_buffer.h"
+#include "pharos/optim/parallel/sharding.h"
+
+namespace pharos::optim {
+
+/// Reduces buckets over a data-parallel group, or does nothing for a group of one.
+class BucketReducer {
+ public:
+  /// Reduces in `type`: fp32, or narrower with a copy. `group` null: one rank.
+  BucketReducer(comm::Group* group, const DataParallelOptions& options, at::ScalarType type);
+
+  struct Reduction {
+    comm::Work work;
+    at::Tensor buffer;  ///< what is sent, kept until the work is done
+    at::Tensor result;  ///< in the reduction's type: the sum, or this rank's part of it; part of `buffer`
+  };
+  /// `bucket`: fp32, flat; untouched until the work is done. It may be overwritten.
+  Reduction start(const at::Tensor& bucket, std::size_t index) const;
+
+  bool is_copying() const { return type_ != at::kFloat; }
+  /// What the results still have to be multiplied with: averaging in fp32 costs no pass over the gradients.
+  double remaining_factor() const { return is_copying() ? 1.0 : factor_; }
+
+ private:
+  comm::Group* group_;
+  at::ScalarType type_;
+  comm::ReduceOp op_ = comm::ReduceOp::kSum;
+  bool scatters_ = false;
+  double factor_ = 1.0;
+};
+
+class GradientSync {
+ public:
+  virtual ~GradientSync() = default;
+  /// Zeroes the gradients; this many microbatches follow.
+  virtual void begin_step(int num_microbatches) = 0;
+  virtual void before_gradient(std::size_t /*parameter*/) {}
+  virtual void after_gradient(std::size_t parameter) = 0;
+  /// Starts what has not been started, for all microbatches.
+  virtual void start_remaining() = 0;
+  virtual void finish() = 0;
+  /// fp32, one per held range; complete after finish().
+  virtual const std::vector<at::Tensor>& held() const = 0;
+};
+
+/// Gradients in full, reduced once a step: no_shard and optim.
+class FullGradientSync : public GradientSync {
+ public:
+  FullGradientSync(std::vector<tensor::Parameter*> parameters, FlatLayout layout,
+                   const std::vector<HeldRange>& held_ranges, BucketReducer reducer, bool overlaps);
+  void begin_step(int num_microbatches) override;
+  void after_gradient(std::size_t parameter) override;
+  void start_remaining() override;
+  void finish() override;
+  const std::vector<at::Tensor>& held() const override { return held_; }
+  /// Buckets whose reduction has been started in this step.
+  std::size_t num_started() const { return next_bucket_; }
+
+ private:
+  void start_next();
+
+  GradientBuffer buffer_;
+  BucketReducer reducer_;
+  bool overlaps_;
+  std::vector<at::Tensor> held_;
+  std::vector<int> uses_left_;                        ///< [parameter] in this step
+  std::vector<std::size_t> pending_;                  ///< [bucket] parameters without their last gradient
+  std::size_t next_bucket_ = 0;                       ///< not started yet
+  std::vector<BucketReducer::Reduction> reductions_;  ///< [bucket]
+};
+
+/// Gradients of a bucket exist from the first one of a microbatch until it is reduced and added to this rank's shard:
+/// optim_grads and optim_grads_params.
+class ShardedGradientSync : public GradientSync {
+ public:
+  ShardedGradientSync(std::vector<tensor::Parameter*> parameters, const FlatLayout& layout,
+                      const std::vector<HeldRange>& held_ranges, BucketReducer reducer, bool overlaps);
+  void begin_step(int num_microbatches) override;
+  void before_gradient(std::size_t parameter) override;
+  void after_gradient(std::size_t parameter) override;
+  void start_remaining() override;
+  void finish() override;
+  const std::vector<at::Tensor>& held() const override { return held_; }
+
+ private:
+  void begin_microbatch();
+  void start_microbatch_rest();
+  void start_next();
+
+  std::vector<tensor::Parameter*> parameters_;
+  const FlatLayout& layout_;
+  BucketReducer reducer_;
+  bool overlaps_;
+  at::Tensor shard_;
+  std::vector<at::Tensor> held_;     ///< views of shard_, one per bucket
+  std::vector<at::Tensor> buffers_;  ///< [bucket] undefined but between first gradient and reduction
+  std::vector<int> uses_left_;       ///< [parameter] in this microbatch
+  std::vector<std::size_t> pending_;
+  std::size_t next_bucket_ = 0;
+  int microbatches_left_ = 0;  ///< not fully started, the one at hand included
+  std::size_t in_flight_ = 0;  ///< the bucket of reduction_
+  std::optional<BucketReducer::Reduction> reduction_;
+};
+
+}  // namespace pharos::optim

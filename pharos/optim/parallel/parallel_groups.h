@@ -1,0 +1,29 @@
+// The groups that an optimizer step talks to.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "pharos/comm/group.h"
+#include "pharos/comm/mesh.h"
+#include "pharos/comm/world.h"
+#include "pharos/tensor/parameter.h"
+
+namespace pharos::optim {
+
+/// Null: this rank alone.
+struct ParallelGroups {
+  comm::Group* data = nullptr;      ///< replicas of the model: gradients are reduced, states are sharded over them
+  comm::Group* tensor = nullptr;    ///< ranks between which layers are split
+  comm::Group* pipeline = nullptr;  ///< stages
+  /// Neighbouring tensor-parallel ranks that share values whose gradients are summed, by their number.
+  std::map<int, comm::Group*> sharing_tensor;
+};
+
+/// The groups of this rank along data × context ("dp", with context parallelism "dp-cp"), tensor ("tp") and pipeline
+/// ("pp") dimensions that have several ranks, and "tp-replicas-N" where pieces of `parameters` are held N times. Every
+/// rank must call it.
+ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh,
+                               const std::vector<tensor::Parameter*>& parameters);
+
+}  // namespace pharos::optim

@@ -1,0 +1,53 @@
+// Bytes that ranks move in one training step.
+//
+// Of a collective over N ranks with a whole of V bytes a rank sends, and receives as many, with rings or with parts
+// sent straight to their owners:
+//     all-gather, reduce-scatter   (N - 1) / N × V
+//     all-reduce                   2 (N - 1) / N × V
+// G, W: bytes of a rank's gradients and weights; M: microbatches of a step; S = batch × tokens × hidden of a
+// microbatch.
+//
+// Data parallel (Rajbhandari et al. 2020, section 7), a step:
+//     no_shard               all-reduce G
+//     optim                  reduce-scatter G, all-gather W
+//     optim_grads            M × reduce-scatter G, all-gather W (gradients are kept by no rank between microbatches)
+//     optim_grads_params     M × (reduce-scatter G, 2 × all-gather W: forward and backward pass)
+// Tensor parallel, a layer and microbatch (Narayanan et al. 2021, section 3.2): 4 × all-reduce S, one of attention and
+// one of the MLP in each pass; a layer recomputed in full has its forward pass twice. With sequence parallelism
+// (Korthikanti et al. 2022, section 4.2.2) each all-reduce is a reduce-scatter and an all-gather; the inputs of the two
+// column-parallel linears, kept divided, are gathered once more in the backward pass: 2 × all-gather S. The vocabulary:
+// embedding forward, output layer backward, each as above; the loss: 3 fp32 numbers a token all-reduced.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pharos/comm/mesh.h"
+#include "pharos/config/run_config.h"
+#include "pharos/plan/parameters.h"
+
+namespace pharos::plan {
+
+struct CommunicationPart {
+  std::string dimension;  ///< name of the groups: "dp", "dp-cp", "tp"
+  std::int64_t ranks = 1;
+  std::string purpose;     ///< "gradients", "weights", "layers", …
+  std::string operation;   ///< "all_reduce", "all_gather", "reduce_scatter"
+  double calls = 0;        ///< a step; of wholes, however they are cut into buckets
+  double whole_bytes = 0;  ///< V
+  /// Sent by one rank in a step; as many are received.
+  double bytes() const;
+};
+
+struct CommunicationPlan {
+  std::int64_t pipeline_rank = 0;  ///< whose: the one that sends most
+  std::vector<CommunicationPart> parts;
+  double bytes() const;  ///< a step
+};
+
+/// Without evaluation, pipeline transfers, and what experts and context parallelism exchange.
+CommunicationPlan plan_communication(const config::RunConfig& config, const comm::Mesh& mesh,
+                                     const ParameterPlan& parameters, std::int64_t num_microbatches);
+
+}  // namespace pharos::plan

@@ -1,0 +1,35 @@
+// A rank's place in the job: the layout, its coordinates, and the groups it communicates in.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "pharos/comm/mesh.h"
+#include "pharos/comm/world.h"
+#include "pharos/config/run_config.h"
+#include "pharos/model/transformer.h"
+
+namespace pharos::train {
+
+/// A collective may take this much longer than the watchdog waits, so that the watchdog speaks first: it says more.
+inline constexpr std::chrono::seconds kWatchdogLead{10};
+
+/// How long ranks wait for each other once the first step is done.
+std::chrono::milliseconds step_timeout(const config::DistConfig& dist);
+
+struct Parallel {
+  /// Makes the groups that `config` uses. Every rank of `world` must do so; both arguments outlive the result.
+  Parallel(comm::World& world, const config::RunConfig& config);
+
+  bool is_first() const { return rank == 0; }
+  model::ParallelGroups model_groups() const;
+
+  comm::World& world;
+  std::int64_t rank;
+  comm::Mesh mesh;
+  comm::Group& all;
+  comm::Group& tensor;
+  comm::Group& data;
+};
+
+}  // namespace pharos::train
