@@ -59,7 +59,7 @@ class Block(nn.Module):
             linear(normed).view(batch, tokens, self.heads, hidden // self.heads).transpose(1, 2) for linear in (self.q, self.k, self.v)
         )
         mixed = F.scaled_dot_product_attention(rotate(query, cos, sin), rotate(key, cos, sin), value, is_causal=True)
-        x = x + self.o(mixed.transpose(1, 2).reshape(batch, tokens, HIDDEN))
+        x = x + self.o(mixed.transpose(1, 2).reshape(batch, tokens, hidden))
         normed = self.mlp_norm(x)
         return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
 

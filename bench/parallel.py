@@ -1,9 +1,10 @@
 """Several ranks on this machine: data parallel against PyTorch DDP, start-up, memory of every sharding strategy against
-`plan`, accumulation, and how much of the gradient reduction runs beside the backward pass.
+`plan`, accumulation of gradients, and what of the gradient reduction runs beside the backward pass (a timeline).
 
-Two ranks with one thread each, interleaved runs (PyTorch, pharos, PyTorch, …); the first two steps of each are left out.
+Two ranks with one thread each, interleaved runs (PyTorch, pharos, …); the first two steps of each are left out.
 """
 
+import datetime
 import json
 import os
 import pathlib
@@ -14,8 +15,10 @@ import tempfile
 
 import common
 
-ROUNDS, STEPS, WARM_UP, RANKS = 3, 8, 2, 2
+ROUNDS, STEPS, WARM_UP, RANKS = 3, 6, 2, 2
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+BUCKETS = ("ddp.overlap_grad_reduce=true", "ddp.bucket_size=6000000")
+FINISH, BACKWARD, STEP = "megatron.grad_sync.finish", "megatron.microbatch.backward", "megatron.train.iteration"
 
 
 def free_port():
@@ -43,86 +46,110 @@ def step_in_torch():
     outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         sys.exit("PyTorch DDP failed")
-    results = [common.last_json(output) for output in outputs]
-    return results[0]["step_time_ms"][WARM_UP:]
+    return common.last_json(outputs[0])["step_time_ms"][WARM_UP:]
 
 
-def train(run_folder, *overrides, recipe="llama_27m", ranks=RANKS, steps=STEPS):
+def train(run_folder, *overrides, recipe="llama_27m", ranks=RANKS, steps=STEPS, batch=4):
     """The records of metrics.jsonl."""
-    command = [common.PHAROS, "train", recipe, f"train.train_iters={steps}", "dist.num_threads=1", *overrides]
-    command += ["--nproc", ranks, "--run-dir", run_folder]
+    command = [common.PHAROS, "train", recipe, f"train.train_iters={steps}", f"train.micro_batch_size={batch}"]
+    command += ["checkpoint.save_interval=0", "dist.num_threads=1", *overrides, "--nproc", ranks, "--run-dir", run_folder]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, env=environment(), timeout=600)
     return common.read_metrics(run_folder)
 
 
-def step_times(records, key="step_time_ms"):
-    return [record[key] for record in records if key in record][WARM_UP:]
+def step_times(records):
+    return [record["step_time_ms"] for record in records if "step_time_ms" in record][WARM_UP:]
 
 
-def pharos_times(folder, name, *overrides):
-    return step_times(train(pathlib.Path(folder, name), "ddp.overlap_grad_reduce=true", "ddp.bucket_size=6000000", *overrides))
-
-
-def peak_of_ranks(run_folder):
-    """Most bytes that a rank was ever resident with, as each says itself when it ends."""
-    peaks = []
-    for path in sorted(pathlib.Path(run_folder, "trace").glob("rank_*.flight.json")):
-        peaks.append(json.loads(path.read_text())["peak_resident_bytes"])
-    return peaks
-
-
-def memory_ratios(folder):
-    """Measured / planned peak of rank 0, by strategy."""
-    ratios = {}
+def memory_of_strategies(folder):
+    """(measured, planned) peak of a rank in bytes, by strategy."""
+    found = {}
     for strategy in STRATEGIES:
-        overrides = [f"ddp.data_parallel_sharding_strategy={strategy}", "ddp.overlap_grad_reduce=true"]
+        overrides = [f"ddp.data_parallel_sharding_strategy={strategy}", "ddp.overlap_grad_reduce=true", "checkpoint.save_interval=0"]
         records = train(pathlib.Path(folder, strategy), *overrides, steps=3)
         measured = max(record.get("peak_memory_bytes", 0) for record in records)
-        plan = common.run(common.PHAROS, "plan", "llama_27m", *overrides, "--world-size", RANKS, "--json").output
-        ratios[strategy] = (measured, json.loads(plan)["memory"]["peak_bytes"])
-    return ratios
+        plan = common.run(common.PHAROS, "plan", "llama_27m", "train.micro_batch_size=4", *overrides, "--world-size", RANKS, "--json").output
+        found[strategy] = (measured, json.loads(plan)["memory"]["peak_bytes"])
+    return found
 
 
-def reduction_timeline(folder):
-    """Spans of one step of rank 0: when the backward passes ran and when buckets were on their way."""
-    run_folder = pathlib.Path(folder, "timeline")
-    train(
-        run_folder,
-        "ddp.overlap_grad_reduce=true",
-        "ddp.bucket_size=3000000",
-        "telemetry.enabled=true",
-        "telemetry.exporter=file",
-        "telemetry.span_groups=all",
-        steps=3,
-    )
-    spans = [json.loads(line) for line in (run_folder / "spans.jsonl").read_text().splitlines()]
-    return spans
+def milliseconds(text):
+    return datetime.datetime.fromisoformat(text).timestamp() * 1e3
+
+
+def spans_of_last_step(folder, *overrides):
+    """[(name, purpose, start, end)] in milliseconds from the start of the last step, of the rank that exports."""
+    run_folder = pathlib.Path(folder, "spans" + str(len(list(pathlib.Path(folder).glob("spans*")))))
+    telemetry = ("telemetry.enabled=true", "telemetry.exporter=file", "telemetry.span_groups=all")
+    train(run_folder, *overrides, *telemetry, steps=4)
+    spans = []
+    for path in [run_folder / "spans.jsonl", *(run_folder / "trace").glob("spans*.jsonl")]:
+        if path.exists():
+            spans += [json.loads(line) for line in path.read_text().splitlines()]
+    begin, end = [(milliseconds(span["start_time"]), milliseconds(span["end_time"])) for span in spans if span["name"] == STEP][-1]
+    return [
+        (span["name"], span["attributes"].get("megatron.comm.purpose", ""), milliseconds(span["start_time"]) - begin, milliseconds(span["end_time"]) - begin)
+        for span in spans
+        if begin <= milliseconds(span["start_time"]) <= end
+    ]
+
+
+def waited(spans):
+    return sum(end - start for name, _, start, end in spans if name == FINISH)
+
+
+def timeline(spans):
+    """Lines with a bar for the backward pass, each bucket from its start to the end of the wait for it, and that wait."""
+    chosen = [span for span in spans if span[0] in (BACKWARD, FINISH) or "bucket" in span[1]]
+    last = max(end for _, _, _, end in chosen)
+    lines = []
+    for name, purpose, start, end in sorted(chosen, key=lambda span: span[2]):
+        left, right = int(start / last * 60), max(int(end / last * 60), int(start / last * 60) + 1)
+        lines.append((f"  {purpose or name}", f"{' ' * left}{'#' * (right - left)}{' ' * (60 - right)} {start:.0f}-{end:.0f} ms"))
+    return lines
+
+
+def started_in_backward(spans):
+    ends = max(end for name, _, _, end in spans if name == BACKWARD)
+    starts = [start for _, purpose, start, _ in spans if "bucket" in purpose]
+    return sum(start < ends for start in starts), len(starts)
 
 
 def measure():
+    in_torch, in_pharos, overlapping = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        in_torch, in_pharos = [], []
-        for round_number in range(ROUNDS):
+        for number in range(ROUNDS):
             in_torch += step_in_torch()
-            in_pharos += pharos_times(folder, f"round{round_number}")
-        ratio = common.median(in_pharos) / common.median(in_torch)
-        memory = memory_ratios(folder)
-        records = train(pathlib.Path(folder, "start"), recipe="quickstart", ranks=4, steps=2)
-    start_ms = next(sum(record["startup_ms"].values()) for record in records if "startup_ms" in record)
+            in_pharos += step_times(train(pathlib.Path(folder, f"plain{number}")))
+            overlapping += step_times(train(pathlib.Path(folder, f"overlap{number}"), *BUCKETS))
+        memory = memory_of_strategies(folder)
+        one = train(pathlib.Path(folder, "one"), "train.global_batch_size=4", batch=2)
+        four = train(pathlib.Path(folder, "four"), "train.global_batch_size=16", batch=2)
+        started = train(pathlib.Path(folder, "start"), recipe="quickstart", ranks=4, steps=2, batch=2)
+        with_overlap, without = spans_of_last_step(folder, *BUCKETS), spans_of_last_step(folder)
+    start_ms = next(sum(record["startup_ms"].values()) for record in started if "startup_ms" in record)
+    passes = [common.median([record["forward_backward_ms"] for record in records if "step_time_ms" in record][WARM_UP:]) for records in (one, four)]
+    early, buckets = started_in_backward(with_overlap)
     rows = [
-        ("PyTorch DDP, 2 ranks x 1 thread", f"{common.median(in_torch):.0f} ms/step"),
-        ("pharos, 2 ranks x 1 thread", f"{common.median(in_pharos):.0f} ms/step"),
+        ("PyTorch DDP, 2 ranks x 1 thread", f"{common.median(in_torch):.0f} ms/step, fastest {min(in_torch):.0f}"),
+        ("pharos, reduction after the pass", f"{common.median(in_pharos):.0f} ms/step, fastest {min(in_pharos):.0f}"),
+        ("pharos, reduction beside the pass", f"{common.median(overlapping):.0f} ms/step, fastest {min(overlapping):.0f}"),
+        ("buckets started in the backward pass", f"{early} of {buckets}"),
+        ("wait for gradients, beside / after", f"{waited(with_overlap):.0f} / {waited(without):.0f} ms"),
+        ("forward and backward, 1 / 4 microbatches", f"{passes[0]:.0f} / {passes[1]:.0f} ms"),
         ("4 ranks, start to end of first step", f"{start_ms:.0f} ms"),
     ]
+    rows += [(f"peak of a rank, {name}", f"{measured / 2**20:.0f} MiB, plan {planned / 2**20:.0f} MiB") for name, (measured, planned) in memory.items()]
+    rows += [("one step with overlap, rank 1:", "")] + timeline(with_overlap)
     bounds = [
-        common.Bound("step time, pharos / PyTorch DDP", ratio, 1.0),
+        common.Bound("step time, pharos / PyTorch DDP", min(common.median(in_pharos), common.median(overlapping)) / common.median(in_torch), 1.0),
+        common.Bound("4 microbatches / 4 times 1", passes[1] / (4 * passes[0]), 1.02),
         common.Bound("start-up of 4 ranks, s", start_ms / 1e3, 2.0),
     ]
-    for strategy, (measured, planned) in memory.items():
-        rows.append((f"peak memory of a rank, {strategy}", f"{measured / 2**20:.0f} MiB, plan {planned / 2**20:.0f} MiB"))
-        bounds.append(common.Bound(f"memory / plan, {strategy}", measured / planned, 1.1))
-        bounds.append(common.Bound(f"memory / plan, {strategy} ", measured / planned, 0.9, at_most=False))
-    details = {"torch_step_time_ms": in_torch, "pharos_step_time_ms": in_pharos, "start_ms": start_ms, "memory": memory}
+    for name, (measured, planned) in memory.items():
+        bounds.append(common.Bound(f"memory / plan, {name}", measured / planned, 1.1))
+        bounds.append(common.Bound(f"memory / plan, {name} ", measured / planned, 0.9, at_most=False))
+    details = {"torch_step_time_ms": in_torch, "pharos_step_time_ms": in_pharos, "overlapping_step_time_ms": overlapping, "start_ms": start_ms, "memory": memory}
     return common.report("parallel", rows, bounds, details)
 
 
