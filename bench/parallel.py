@@ -15,7 +15,8 @@ import tempfile
 
 import common
 
-ROUNDS, STEPS, WARM_UP, RANKS = 3, 6, 2, 2
+ROUNDS, STEPS, WARM_UP, RANKS = 3, 5, 2, 2
+DATA = common.ROOT / "data" / "quickstart"
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 BUCKETS = ("ddp.overlap_grad_reduce=true", "ddp.bucket_size=6000000")
 FINISH, BACKWARD, STEP = "megatron.grad_sync.finish", "megatron.microbatch.backward", "megatron.train.iteration"
@@ -116,6 +117,8 @@ def started_in_backward(spans):
 
 
 def measure():
+    if not DATA.with_suffix(".idx").exists():
+        sys.exit(f"{DATA}.idx is missing: run tools/prepare_quickstart_data.")
     in_torch, in_pharos, overlapping = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(ROUNDS):
@@ -125,7 +128,8 @@ def measure():
         memory = memory_of_strategies(folder)
         one = train(pathlib.Path(folder, "one"), "train.global_batch_size=4", batch=2)
         four = train(pathlib.Path(folder, "four"), "train.global_batch_size=16", batch=2)
-        started = train(pathlib.Path(folder, "start"), recipe="quickstart", ranks=4, steps=2, batch=2)
+        train(pathlib.Path(folder, "cache"), f"data={DATA}", recipe="quickstart", ranks=1, steps=2, batch=2)  # indices
+        started = train(pathlib.Path(folder, "start"), f"data={DATA}", recipe="quickstart", ranks=4, steps=2, batch=2)
         with_overlap, without = spans_of_last_step(folder, *BUCKETS), spans_of_last_step(folder)
     start_ms = next(sum(record["startup_ms"].values()) for record in started if "startup_ms" in record)
     passes = [common.median([record["forward_backward_ms"] for record in records if "step_time_ms" in record][WARM_UP:]) for records in (one, four)]

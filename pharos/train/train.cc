@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,6 +106,12 @@ Console::Output console_output(std::int64_t rank) {
   return ::isatty(STDOUT_FILENO) != 0 ? Console::Output::kTerminal : Console::Output::kPlain;
 }
 
+bool is_standard_error(const std::filesystem::path& path) {
+  struct stat file = {}, standard_error = {};
+  return ::stat(path.c_str(), &file) == 0 && ::fstat(STDERR_FILENO, &standard_error) == 0 &&
+         file.st_dev == standard_error.st_dev && file.st_ino == standard_error.st_ino;
+}
+
 void write_configuration(const config::ResolvedConfig& resolved, const RunFolder& folder) {
   base::write_file_atomically(folder.run_yaml(), config::to_yaml(resolved));
   if (resolved.config.logger.save_config_filepath) {
@@ -141,7 +148,8 @@ base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolv
     has_begun = true;
     return trainer.run();
   } catch (const std::exception& error) {
-    console.log_only(std::string("error: ") + error.what());
+    // The program also says it on standard error, which may be that file (rank_N.log of a launched rank).
+    if (!is_standard_error(folder.log(world.rank()))) console.log_only(std::string("error: ") + error.what());
     if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry.discard();
     throw;
   }

@@ -1,6 +1,7 @@
 #include "pharos/plan/parallel/sharding.h"
 
 #include "pharos/config/derived.h"
+#include "pharos/optim/parallel/sharding.h"
 
 namespace pharos::plan {
 
@@ -9,12 +10,11 @@ double weight_bytes_per_element(const config::RunConfig& config) {
 }
 
 Sharding sharding_of(const config::RunConfig& config, const comm::Mesh& mesh) {
+  const optim::DataParallelOptions options = optim::data_parallel_options(config);
   Sharding sharding;
-  sharding.strategy = config.ddp.data_parallel_sharding_strategy;
+  sharding.strategy = options.strategy;
   sharding.ranks = mesh.size(comm::MeshDim::kData) * mesh.size(comm::MeshDim::kContext);
-  const bool is_distributed = config.optimizer.use_distributed_optimizer || config.ddp.use_distributed_optimizer;
-  if (is_distributed && !sharding.divides_state()) sharding.strategy = config::ShardingStrategy::kOptim;
-  sharding.gradient_bytes_per_element = config.ddp.grad_reduce_in_fp32 ? 4 : weight_bytes_per_element(config);
+  sharding.gradient_bytes_per_element = options.reduce_in_fp32 ? 4 : weight_bytes_per_element(config);
   return sharding;
 }
 

@@ -19,8 +19,8 @@ struct Sharding {
   bool divides_weights() const { return strategy == config::ShardingStrategy::kOptimGradsParams; }
 };
 
-/// no_shard with a distributed optimizer is `optim`, as in Megatron. Gradients are reduced in fp32, or with
-/// ddp.grad_reduce_in_fp32 = false in the compute type.
+/// As optim::data_parallel_options() has it. Gradients are reduced in fp32, or with ddp.grad_reduce_in_fp32 = false in
+/// the compute type.
 Sharding sharding_of(const config::RunConfig& config, const comm::Mesh& mesh);
 
 /// Bytes of a weight in the compute type.
