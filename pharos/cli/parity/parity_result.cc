@@ -118,6 +118,9 @@ std::string render_parity_table(const std::vector<ParityRow>& rows, const Parity
       "Largest relative differences from one rank; the same: loss ≤ {:.0e}, grad norm ≤ {:.0e} (each step), weights ≤ "
       "{:.0e} (each tensor, L2).\n",
       tolerance.loss, tolerance.grad_norm, tolerance.weights);
+  const auto num_skipped = std::count_if(
+      rows.begin(), rows.end(), [](const ParityRow& row) { return row.verdict == ParityRow::Verdict::kSkipped; });
+  if (num_skipped > 0) text += fmt::format("{} of {} layouts were not compared.\n", num_skipped, rows.size() - 1);
   return text;
 }
 

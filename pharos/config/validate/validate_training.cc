@@ -1,5 +1,6 @@
 // Rules of batch sizes, optimizer and schedules (bridge-config.md 1.3, 1.8–1.10, 1.17 V4, V5, V8, V11, V12, V14).
 #include <algorithm>
+#include <numeric>
 
 #include "pharos/base/error.h"
 #include "pharos/config/batch_schedule.h"
@@ -26,7 +27,10 @@ void check_divides(RuleChecker& check, const std::string& field, std::int64_t si
                 "global batch size (" + number(size) + ") is not divisible by micro batch size (" + number(micro) +
                     ") times data parallel size (" + number(data_parallel) + ").",
                 "Use a multiple of " + number(unit) + ", for example " + number(std::max(unit, size / unit * unit)) +
-                    ", or train.decrease_batch_size_if_needed=true.");
+                    (size % data_parallel == 0
+                         ? ", or train.micro_batch_size=" + number(std::gcd(micro, size / data_parallel)) + "."
+                         : ".") +
+                    (size > unit ? " train.decrease_batch_size_if_needed=true rounds down." : ""));
 }
 
 void check_changing_batches(RuleChecker& check, std::int64_t data_parallel) {
