@@ -18,6 +18,13 @@ inline std::optional<int> awaited_stage(Phase phase, int stage, int num_stages) 
   return std::nullopt;
 }
 
+/// The stage that waits for this one in the same phase: the inverse of awaited_stage().
+inline std::optional<int> waiting_stage(Phase phase, int stage, int num_stages) {
+  if (phase == Phase::kForward && stage < num_stages - 1) return stage + 1;
+  if (phase == Phase::kBackward && stage > 0) return stage - 1;
+  return std::nullopt;
+}
+
 struct StageHolder {
   int rank;
   int chunk;

@@ -16,7 +16,9 @@ constexpr Phase F = Phase::kForward, B = Phase::kBackward, W = Phase::kWeight;
 /// Writes one rank's list; each phase of each chunk takes the microbatches in order.
 class ActionList {
  public:
-  void add(Phase phase, int chunk) { actions_.push_back({phase, count(phase, chunk)++, chunk}); }
+  void add(Phase phase, int chunk) {
+    actions_.push_back({phase, counts_[static_cast<std::size_t>(phase)][chunk]++, chunk});
+  }
 
   /// The input gradient, followed at once by its weight gradient.
   void add_full_backward(int chunk) {
@@ -45,8 +47,6 @@ class ActionList {
   }
 
  private:
-  int& count(Phase phase, int chunk) { return counts_[static_cast<std::size_t>(phase)][chunk]; }
-
   std::vector<Action> actions_;
   std::array<std::array<int, 2>, 3> counts_{};  ///< [phase][chunk] -> how many there are so far
   std::deque<int> deferred_;                    ///< chunks of backwards whose weight gradient is not yet in the list
@@ -129,8 +129,7 @@ Schedule zero_bubble_1p(int num_ranks, int num_microbatches) {
     const int num_warmup = std::min(num_ranks - 1 - rank, num_microbatches);
     for (int i = 0; i < num_warmup; ++i) list.add(F, 0);
     while (list.count(B, 0) < num_microbatches) {
-      const bool is_steady = list.count(F, 0) < num_microbatches;
-      if (is_steady) list.add(F, 0);
+      if (list.count(F, 0) < num_microbatches) list.add(F, 0);
       list.add(B, 0);
       if (list.count(B, 0) - list.count(W, 0) > rank) list.add(W, 0);
     }
