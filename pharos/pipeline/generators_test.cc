@@ -49,7 +49,7 @@ struct Promise {
   const char* name;
   std::vector<int> num_chunks;
   std::function<bool(const Shape&)> is_allowed;
-  std::function<int(const Shape&, int rank)> peak;  ///< chunk activations, exactly
+  std::function<int(const Shape&, int rank)> peak;  ///< chunk activations
   bool is_exact_peak;
 };
 
@@ -69,9 +69,10 @@ const Promise kPromises[] = {
      [](const Shape& s, int rank) { return std::min(s.num_ranks - rank, s.num_microbatches); },
      true},
     {"interleaved",
-     {2, 3, 4},
+     {1, 2, 3, 4},
      interleaved_count,
      [](const Shape& s, int rank) {
+       if (s.num_chunks == 1) return std::min(s.num_ranks - rank, s.num_microbatches);
        return std::min(2 * (s.num_ranks - 1 - rank) + (s.num_chunks - 1) * s.group + 1,
                        s.num_chunks * s.num_microbatches);
      },
@@ -169,14 +170,113 @@ TEST(Generators, ReachTheirBubble) {
       if (microbatches >= 2 * ranks) {
         const double dual = unit_span(dual_pipe_v(ranks, microbatches));
         EXPECT_LE(dual, ideal + fill + 1e-9);
+        EXPECT_LE(zbv, dual + 1e-9);
         if (ranks > 1) {
           EXPECT_LT(dual, plain);
         }
-        if (ranks > 1) {
-          EXPECT_LT(zbv, dual);
-        }
       }
     }
+  }
+}
+
+// "Zero bubble": between its first and its last action no rank of ZB-V waits, with 1F1B's memory and half-sized chunks.
+TEST(ZeroBubbleV, NeverWaits) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    for (const int microbatches : {2 * ranks - 1, 2 * ranks, 32}) {
+      const Timeline timeline = simulate(zero_bubble_v(ranks, microbatches), even_costs(2 * ranks));
+      for (const RankTimeline& line : timeline.ranks) EXPECT_EQ(line.idle_stage + line.idle_transfer, 0);
+    }
+  }
+}
+
+TEST(Generators, FoldTheirStages) {
+  for (const Schedule& schedule : {zero_bubble_v(3, 6), dual_pipe_v(3, 6)}) {
+    EXPECT_THAT(schedule.stage_of, ElementsAre(ElementsAre(0, 5), ElementsAre(1, 4), ElementsAre(2, 3)));
+  }
+  EXPECT_THAT(interleaved(2, 3, 4, 2).stage_of, ElementsAre(ElementsAre(0, 2, 4), ElementsAre(1, 3, 5)));
+}
+
+template <typename Call>
+std::string user_error(Call call) {
+  try {
+    call();
+  } catch (const base::UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Generators, SayWhichMicrobatchCountsAreAllowed) {
+  struct Case {
+    std::function<Schedule()> generate;
+    std::vector<const char*> parts;
+  };
+  const Case cases[] = {
+      {[] { return interleaved(4, 2, 9, 4); },
+       {"interleaved schedule on 4 pipeline ranks cannot run 9 microbatches", "at least 4",
+        "Use 8 or 12 microbatches"}},
+      {[] { return interleaved(2, 2, 7, 3); }, {"remainder of at least 2", "Use 6 or 8 microbatches"}},
+      {[] { return interleaved(4, 2, 3, 4); }, {"cannot run 3 microbatches", "Use 4 microbatches"}},
+      {[] { return interleaved(4, 2, 8, 3); },
+       {"microbatch_group_size_per_vp_stage = 3", "Use 4 (the default) or more"}},
+      {[] { return dual_pipe_v(4, 7); },
+       {"dualpipev schedule on 4 pipeline ranks", "at least 8", "Use 8 microbatches"}},
+      {[] { return make_schedule("zbv", {.num_ranks = 2, .num_chunks = 1}); },
+       {"The zbv schedule has 2 model chunks per rank, not 1", "virtual_pipeline_model_parallel_size", "Use 2"}},
+      {[] { return make_schedule("1f1b", {.num_ranks = 2, .num_chunks = 3}); },
+       {"has 1 model chunk per rank, not 3", "interleaved"}},
+      {[] { return make_schedule("zb2p", {}); }, {"There is no schedule 'zb2p'", "zb1p"}},
+      {[] { return make_schedule("something else", {}); },
+       {"Use one of gpipe, 1f1b, interleaved, zb1p, zbv, dualpipev"}},
+  };
+  for (const Case& c : cases) {
+    const std::string message = user_error(c.generate);
+    for (const char* part : c.parts) EXPECT_THAT(message, HasSubstr(part));
+  }
+}
+
+TEST(Generators, RefuseShapesOfNothing) {
+  for (const std::string& name : schedule_names()) {
+    const int chunks = name.starts_with("zbv") || name == "dualpipev" || name == "interleaved" ? 2 : 1;
+    EXPECT_THROW(make_schedule(name, {.num_ranks = 0, .num_chunks = chunks}), base::InternalError) << name;
+    EXPECT_THROW(make_schedule(name, {.num_ranks = 1, .num_chunks = chunks, .num_microbatches = 0}),
+                 base::InternalError);
+  }
+}
+
+TEST(Check, BoundsMemory) {
+  EXPECT_THAT(check(gpipe(2, 5), 5), IsEmpty());
+  EXPECT_THAT(check(gpipe(2, 5), 4), ElementsAre("rank 0: 5 chunk activations in flight, more than 4",
+                                                 "rank 1: 5 chunk activations in flight, more than 4"));
+  EXPECT_THAT(check(one_forward_one_backward(3, 5), 2),
+              ElementsAre("rank 0: 3 chunk activations in flight, more than 2"));
+}
+
+// Damage to any schedule (drop, double, swap with the action that needs it) is found.
+TEST(Check, FindsDamageInEverySchedule) {
+  std::mt19937 random(11);
+  const auto below = [&random](std::size_t limit) { return static_cast<std::ptrdiff_t>(random() % limit); };
+  for (int trial = 0; trial < 600; ++trial) {
+    const int ranks = 1 + static_cast<int>(below(6)), microbatches = 2 * ranks + static_cast<int>(below(9));
+    const Promise& promise = kPromises[below(std::size(kPromises))];
+    const int chunks = promise.num_chunks.back();
+    const Shape shape{ranks, chunks, chunks > 2 ? 2 * ranks : microbatches, ranks};
+    Schedule schedule = generate(promise, shape);
+    auto& actions = schedule.actions[below(schedule.actions.size())];
+    const auto position = actions.begin() + below(actions.size());
+    switch (below(3)) {
+      case 0:
+        actions.erase(position);
+        break;
+      case 1:
+        actions.insert(actions.begin() + below(actions.size() + 1), *position);
+        break;
+      default: {
+        const Action partner{position->phase == F ? B : F, position->microbatch, position->chunk};
+        std::iter_swap(position, std::find(actions.begin(), actions.end(), partner));
+      }
+    }
+    EXPECT_FALSE(check(schedule).empty()) << promise.name << ", trial " << trial;
   }
 }
 

@@ -13,7 +13,7 @@ namespace pharos::pipeline {
 namespace {
 
 constexpr double kLeft = 70, kRight = 150, kTop = 56, kRowHeight = 26, kRowGap = 6, kAxisHeight = 44;
-constexpr double kNarrowest = 640, kWidest = 16000;  ///< pixels for the span
+constexpr double kNarrowest = 900, kWidest = 16000;  ///< pixels for the span
 constexpr double kPixelsPerAction = 18;              ///< of the shortest action, so that its number can be read
 constexpr double kPixelsPerDigit = 7;
 

@@ -133,6 +133,10 @@ void require_known_keys(const json& document, const std::string& where) {
 }
 
 void require_sound(const Schedule& schedule, const std::string& where) {
+  if (last_phase(schedule) == Phase::kForward) {
+    fail(where + ", actions", fmt::format("The schedule '{}' has no backward.", schedule.name),
+         "it is for training: each forward needs its backward.", "Add a B for every F.");
+  }
   std::vector<std::string> faults = check(schedule);
   if (faults.empty()) return;
   const std::size_t num_faults = faults.size();
@@ -165,6 +169,11 @@ Schedule parse_schedule(const std::string& text, const std::string& where) {
   const int num_chunks = read_size(document, "chunks", 1, where);
   const int num_microbatches = read_size(document, "microbatches", std::nullopt, where);
   const json& actions = list_of_ranks(document, "actions", num_ranks, where);
+  if (const double num_forwards = 1.0 * num_ranks * num_chunks * num_microbatches; num_forwards > kMostForwards) {
+    fail(where,
+         fmt::format("{} ranks x {} chunks x {} microbatches are too many.", num_ranks, num_chunks, num_microbatches),
+         fmt::format("a schedule may have {:.0f} forwards.", kMostForwards), "Correct the sizes.");
+  }
   Schedule schedule = empty_schedule(document.value("name", "file"), num_ranks, num_chunks, num_microbatches);
   if (document.contains("stages")) schedule.stage_of = parse_stages(document, schedule, where);
   for (int rank = 0; rank < num_ranks; ++rank) {
