@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kLargestSize =
-    65536;  ///< of ranks, chunks and microbatches: keeps a slip of the pen from filling the memory
+constexpr int kLargestSize = 65536;        ///< of ranks, chunks and microbatches
+constexpr double kMostForwards = 1 << 24;  ///< keeps a slip of the pen from filling the memory
 constexpr std::size_t kMostFaultsShown = 8;
 const char* const kActionRule =
     "an action is F, B or W, the microbatch, and for a chunk other than 0 a point and the chunk: F0, B3, W3.1";
