@@ -45,7 +45,7 @@ TEST(OneForwardOneBackward, OneRankAlternates) {
 }
 
 // Microbatches whose forward ran and whose backward did not, at most: min(ranks - rank, microbatches).
-int peak_in_flight(const std::vector<Action>& actions) {
+int peak_of(const std::vector<Action>& actions) {
   int in_flight = 0, peak = 0;
   for (const Action& action : actions) peak = std::max(peak, in_flight += action.phase == F ? 1 : -1);
   return peak;
@@ -57,7 +57,7 @@ TEST(OneForwardOneBackward, IsSoundAndBoundsMemoryForEveryShape) {
       const Schedule schedule = one_forward_one_backward(num_ranks, num_microbatches);
       EXPECT_THAT(check(schedule), IsEmpty()) << num_ranks << " ranks, " << num_microbatches << " microbatches";
       for (int rank = 0; rank < num_ranks; ++rank) {
-        EXPECT_EQ(peak_in_flight(schedule.actions[rank]), std::min(num_ranks - rank, num_microbatches));
+        EXPECT_EQ(peak_of(schedule.actions[rank]), std::min(num_ranks - rank, num_microbatches));
       }
     }
   }

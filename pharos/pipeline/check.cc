@@ -1,29 +1,12 @@
-#include "pharos/pipeline/schedule.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
-#include "pharos/base/error.h"
+#include "pharos/pipeline/dependencies.h"
+#include "pharos/pipeline/schedule.h"
 
 namespace pharos::pipeline {
 namespace {
-
-constexpr int kNumPhases = 3;
-
-/// Schedule of one chunk per rank, rank r holding stage r, without actions.
-Schedule straight_schedule(std::string name, int num_ranks, int num_microbatches) {
-  PHAROS_CHECK(num_ranks >= 1 && num_microbatches >= 1,
-               fmt::format("{} needs a rank and a microbatch, got {} and {}", name, num_ranks, num_microbatches));
-  Schedule schedule;
-  schedule.name = std::move(name);
-  schedule.num_ranks = num_ranks;
-  schedule.num_microbatches = num_microbatches;
-  schedule.actions.resize(num_ranks);
-  for (int rank = 0; rank < num_ranks; ++rank) schedule.stage_of.push_back({rank});
-  return schedule;
-}
 
 std::string describe(const Action& action) {
   return fmt::format("{}(microbatch {}, chunk {})", "FBW"[static_cast<int>(action.phase)], action.microbatch,
@@ -96,9 +79,9 @@ void append_list_faults(const Schedule& schedule, int rank, std::vector<std::str
 }
 
 /// Runs all ranks' lists against each other: forwards wait for the stage before, backwards for the stage behind.
-class Simulation {
+class DryRun {
  public:
-  explicit Simulation(const Schedule& schedule)
+  explicit DryRun(const Schedule& schedule)
       : schedule_(schedule),
         num_stages_(schedule.num_ranks * schedule.num_chunks),
         done_(kNumPhases, std::vector<bool>(static_cast<std::size_t>(num_stages_) * schedule.num_microbatches, false)),
@@ -117,7 +100,7 @@ class Simulation {
       const Action& action = schedule_.actions[rank][next_[rank]];
       faults.push_back(fmt::format("rank {}: {} waits for ever on {} of stage {}", rank, describe(action),
                                    action.phase == Phase::kForward ? "the forward" : "the backward",
-                                   *awaited_stage(rank, action)));
+                                   *awaited(rank, action)));
     }
     return faults;
   }
@@ -129,9 +112,9 @@ class Simulation {
     bool moved = false;
     while (!is_finished(rank)) {
       const Action& action = schedule_.actions[rank][next_[rank]];
-      const auto awaited = awaited_stage(rank, action);
+      const auto stage = awaited(rank, action);
       const int phase = static_cast<int>(action.phase);
-      if (awaited && !done_[phase][index(*awaited, action.microbatch)]) return moved;
+      if (stage && !done_[phase][index(*stage, action.microbatch)]) return moved;
       done_[phase][index(schedule_.stage_of[rank][action.chunk], action.microbatch)] = true;
       ++next_[rank];
       moved = true;
@@ -139,11 +122,8 @@ class Simulation {
     return moved;
   }
 
-  std::optional<int> awaited_stage(int rank, const Action& action) const {
-    const int stage = schedule_.stage_of[rank][action.chunk];
-    if (action.phase == Phase::kForward && stage > 0) return stage - 1;
-    if (action.phase == Phase::kBackward && stage < num_stages_ - 1) return stage + 1;
-    return std::nullopt;
+  std::optional<int> awaited(int rank, const Action& action) const {
+    return awaited_stage(action.phase, schedule_.stage_of[rank][action.chunk], num_stages_);
   }
 
   std::size_t index(int stage, int microbatch) const {
@@ -158,38 +138,45 @@ class Simulation {
 
 }  // namespace
 
-Schedule one_forward_one_backward(int num_ranks, int num_microbatches) {
-  Schedule schedule = straight_schedule("1f1b", num_ranks, num_microbatches);
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    auto& actions = schedule.actions[rank];
-    const int num_warmup = std::min(num_ranks - 1 - rank, num_microbatches);
-    int forward = 0, backward = 0;
-    while (forward < num_warmup) actions.push_back({Phase::kForward, forward++, 0});
-    while (forward < num_microbatches) {
-      actions.push_back({Phase::kForward, forward++, 0});
-      actions.push_back({Phase::kBackward, backward++, 0});
-    }
-    while (backward < num_microbatches) actions.push_back({Phase::kBackward, backward++, 0});
-  }
-  return schedule;
-}
-
-Schedule forward_only(int num_ranks, int num_microbatches) {
-  Schedule schedule = straight_schedule("forward_only", num_ranks, num_microbatches);
-  for (auto& actions : schedule.actions) {
-    for (int microbatch = 0; microbatch < num_microbatches; ++microbatch) {
-      actions.push_back({Phase::kForward, microbatch, 0});
-    }
-  }
-  return schedule;
-}
-
-std::vector<std::string> check(const Schedule& schedule) {
+std::vector<std::string> check(const Schedule& schedule, std::optional<int> max_in_flight) {
   std::vector<std::string> faults = shape_faults(schedule);
   if (!faults.empty()) return faults;
   for (int rank = 0; rank < schedule.num_ranks; ++rank) append_list_faults(schedule, rank, faults);
   if (!faults.empty()) return faults;
-  return Simulation(schedule).run();
+  faults = DryRun(schedule).run();
+  if (!max_in_flight) return faults;
+  const std::vector<int> peak = peak_in_flight(schedule);
+  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+    if (peak[rank] <= *max_in_flight) continue;
+    faults.push_back(
+        fmt::format("rank {}: {} chunk activations in flight, more than {}", rank, peak[rank], *max_in_flight));
+  }
+  return faults;
+}
+
+Phase last_phase(const Schedule& schedule) {
+  if (has_phase(schedule, Phase::kWeight)) return Phase::kWeight;
+  return has_phase(schedule, Phase::kBackward) ? Phase::kBackward : Phase::kForward;
+}
+
+std::vector<int> peak_in_flight(const Schedule& schedule) {
+  const Phase last = last_phase(schedule);
+  std::vector<int> peaks;
+  for (const auto& actions : schedule.actions) {
+    int in_flight = 0, peak = 0;
+    for (const Action& action : actions) {
+      if (action.phase == Phase::kForward) peak = std::max(peak, ++in_flight);
+      if (action.phase == last) --in_flight;
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+std::string notation(const Action& action) {
+  const char phase = "FBW"[static_cast<int>(action.phase)];
+  return action.chunk == 0 ? fmt::format("{}{}", phase, action.microbatch)
+                           : fmt::format("{}{}.{}", phase, action.microbatch, action.chunk);
 }
 
 }  // namespace pharos::pipeline
