@@ -35,6 +35,12 @@ class Parity(ProgramTest):
             if name != "one-rank":
                 self.assertLessEqual(cell["loss"], LOSS_TOLERANCE, name)
 
+    def test_biases_that_the_loss_does_not_see(self):
+        """Softmax does not see the bias of a key: each layout has its own."""
+        overrides = ["model.add_bias_linear=true", "model.position_embedding_type=learned_absolute", "model.normalization=LayerNorm"]
+        code, finished = self.parity("--cells", "dp2,tp2-sp", "--steps", "20", *overrides)
+        self.assertEqual(code, 0, finished.stdout + finished.stderr)
+
     def test_broken_layout_is_caught(self):
         """The same program with one gradient sum left out (tests/CMakeLists.txt)."""
         finished = subprocess.run(
