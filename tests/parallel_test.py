@@ -35,6 +35,19 @@ class Parity(ProgramTest):
             if name != "one-rank":
                 self.assertLessEqual(cell["loss"], LOSS_TOLERANCE, name)
 
+    def test_recipe_of_several_ranks(self):
+        """The reference runs on one rank although the recipe asks for a layout; a cell named twice runs once."""
+        overrides = ["model.tensor_model_parallel_size=2", "model.sequence_parallel=true", "train.exit_interval=1"]
+        code, finished = self.parity("--cells", "dp2,dp2", "--steps", "2", *overrides)
+        self.assertEqual(code, 0, finished.stdout + finished.stderr)
+        self.assertEqual([cell["name"] for cell in json.loads(finished.stdout)["cells"]], ["one-rank", "dp2"])
+
+    def test_biases_that_the_loss_does_not_see(self):
+        """Softmax does not see the bias of a key: each layout has its own."""
+        overrides = ["model.add_bias_linear=true", "model.position_embedding_type=learned_absolute", "model.normalization=LayerNorm"]
+        code, finished = self.parity("--cells", "dp2,tp2-sp", "--steps", "20", *overrides)
+        self.assertEqual(code, 0, finished.stdout + finished.stderr)
+
     def test_broken_layout_is_caught(self):
         """The same program with one gradient sum left out (tests/CMakeLists.txt)."""
         finished = subprocess.run(

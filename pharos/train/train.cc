@@ -128,14 +128,19 @@ base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolv
   });
   const RunFolder folder = open_run_folder(world, options);
   if (world.size() > 1) startup.finish_phase("rendezvous");
-  start_flight_record(folder, world);
+  together(world, "flight records", [&] { start_flight_record(folder, world); });
   const Parallel parallel(world, resolved.config);
-  TelemetryScope telemetry(resolved, options, folder, parallel);
-  Console console(folder.log(world.rank()), console_output(world.rank()));
+  std::optional<TelemetryScope> telemetry;
+  std::optional<Console> log;
+  together(world, "telemetry and logs", [&] {
+    telemetry.emplace(resolved, options, folder, parallel);
+    log.emplace(folder.log(world.rank()), console_output(world.rank()));
+  });
+  Console& console = *log;
   bool has_begun = false;
   try {
     announce(resolved, folder, options.resume, console);
-    for (const std::string& warning : telemetry.warnings()) console.line("telemetry: " + warning);
+    for (const std::string& warning : telemetry->warnings()) console.line("telemetry: " + warning);
     startup.finish_phase("initialize");
     set_num_threads(dist, options.ranks);
     if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
@@ -150,7 +155,7 @@ base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolv
   } catch (const std::exception& error) {
     // The program also says it on standard error, which may be that file (rank_N.log of a launched rank).
     if (!is_standard_error(folder.log(world.rank()))) console.log_only(std::string("error: ") + error.what());
-    if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry.discard();
+    if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry->discard();
     throw;
   }
 }

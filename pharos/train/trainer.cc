@@ -291,6 +291,7 @@ void Trainer::check_gradients(double grad_norm, std::int64_t step) {
   if (std::isfinite(grad_norm) || has_dynamic_loss_scale() || !guarded) return;
   auto names = optimizer_->non_finite_parameters();
   const std::size_t count = names.size();
+  if (count == 0) fail_iteration("The gradient of another rank is not finite", step);
   names.resize(std::min<std::size_t>(count, 5));
   fail_iteration(fmt::format("The gradient of {} parameter{} is not finite: {}{}", count, count == 1 ? "" : "s",
                              base::join(names, ", "), count > names.size() ? ", …" : ""),

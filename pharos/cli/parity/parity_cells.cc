@@ -39,6 +39,12 @@ ParityCell make_cell(std::int64_t tensor, bool sequence, std::int64_t data, cons
 
 }  // namespace
 
+ParityCell parity_reference() {
+  ParityCell cell = make_cell(1, false, 1, kPlain);
+  cell.name = "one-rank";
+  return cell;
+}
+
 const std::vector<ParityCell>& parity_cells() {
   static const std::vector<ParityCell> cells = [] {
     std::vector<ParityCell> all;
@@ -75,7 +81,9 @@ std::vector<ParityCell> select_parity_cells(const std::vector<std::string>& name
                              .why = "The cells are " + base::join(known, ", ") + ".",
                              .fix = nearest.empty() ? "Choose from these." : "Did you mean " + nearest.front() + "?"});
     }
-    chosen.push_back(parity_cells()[static_cast<std::size_t>(found - known.begin())]);
+    const bool is_chosen =
+        std::any_of(chosen.begin(), chosen.end(), [&](const ParityCell& cell) { return cell.name == name; });
+    if (!is_chosen) chosen.push_back(parity_cells()[static_cast<std::size_t>(found - known.begin())]);
   }
   return chosen;
 }

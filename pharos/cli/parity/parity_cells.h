@@ -13,6 +13,9 @@ struct ParityCell {
   std::vector<std::string> overrides;  ///< key=value
 };
 
+/// One rank, whatever layout the recipe asks for.
+ParityCell parity_reference();
+
 /// Up to 8 ranks: data parallel × sharding, tensor × sequence parallel, and both together.
 const std::vector<ParityCell>& parity_cells();
 

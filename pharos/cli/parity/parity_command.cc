@@ -75,7 +75,8 @@ std::vector<std::string> overrides_of(const Arguments& arguments, const ParityCe
   std::vector<std::string> words = arguments.overrides;
   words.insert(words.end(), cell.overrides.begin(), cell.overrides.end());
   for (const std::string& word :
-       {"train.train_iters=" + steps, std::string("train.train_samples=null"), "checkpoint.save_interval=" + steps,
+       {"train.train_iters=" + steps, std::string("train.train_samples=null"), std::string("train.exit_interval=null"),
+        std::string("train.iterations_to_skip=[]"), "checkpoint.save_interval=" + steps,
         std::string("checkpoint.save=null"), std::string("checkpoint.save_optim=false"),
         std::string("validation.eval_iters=0"), std::string("logger.tensorboard_dir=null")}) {
     words.push_back(word);
@@ -145,8 +146,7 @@ void run_parity(const Arguments& arguments) {
   const Workspace workspace(arguments.folder);
   const ParityTolerance tolerance;
   std::vector<ParityRow> rows;
-  const ParityCell reference{.name = "one-rank", .world_size = 1, .overrides = {}};
-  rows.push_back(run_cell(arguments, reference, workspace.path()));
+  rows.push_back(run_cell(arguments, parity_reference(), workspace.path()));
   if (rows.front().verdict != ParityRow::Verdict::kSame) {
     throw base::UserError({.what = "The run on one rank, which the others are compared with, did not succeed.",
                            .where = arguments.recipe,

@@ -14,7 +14,8 @@ struct ParityTolerance {
   double loss = 2e-6;       ///< relative, each step: sums of fp32 in another order
   double grad_norm = 1e-5;  ///< relative, each step: a sum of squares of such sums
   /// ‖w - w'‖ / ‖w‖ of the worst tensor after the last step. Adam divides by the root of the second moment: an element
-  /// whose gradient is all rounding error moves by a whole learning rate in a direction of its own.
+  /// whose gradient is all rounding error moves by a whole learning rate in a direction of its own. Biases of keys,
+  /// whose gradient is nothing else, are left out.
   double weights = 2e-5;
 };
 
