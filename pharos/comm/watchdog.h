@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -21,7 +22,8 @@ std::string hang_file_name(std::int64_t rank);
 struct WatchdogOptions {
   std::int64_t rank = 0;
   std::chrono::milliseconds set_up_timeout = std::chrono::minutes(10);  ///< until report_progress("step", 1 or more)
-  std::chrono::milliseconds step_timeout = std::chrono::minutes(10);    ///< from then on
+  std::chrono::milliseconds step_timeout = std::chrono::minutes(10);    ///< from then on, but while in phase "save"
+  std::chrono::milliseconds save_timeout = std::chrono::minutes(10);    ///< a slow disk of one rank keeps all waiting
   std::filesystem::path folder;                                         ///< for the dump; must exist
   /// Called with the dump's text once it is written. None: one line to stderr, then the process ends with exit code 3.
   std::function<void(const std::string&)> on_hang;
@@ -40,6 +42,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
+  /// Once it is known how long steps take. Any thread.
+  void set_step_timeout(std::chrono::milliseconds timeout);
+
  private:
   void watch();
   std::string find_reason(std::int64_t now_ns, std::chrono::milliseconds& timeout) const;
@@ -47,6 +52,7 @@ class Watchdog {
   void trip(const std::string& reason, std::chrono::milliseconds timeout, std::int64_t now_ns);
 
   WatchdogOptions options_;
+  std::atomic<std::chrono::milliseconds> step_timeout_;
   std::int64_t start_ns_;
   pthread_t watched_;
   std::mutex mutex_;

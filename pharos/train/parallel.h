@@ -14,8 +14,10 @@ namespace pharos::train {
 /// A collective may take this much longer than the watchdog waits, so that the watchdog speaks first: it says more.
 inline constexpr std::chrono::seconds kWatchdogLead{10};
 
-/// How long ranks wait for each other once the first step is done.
-std::chrono::milliseconds step_timeout(const config::DistConfig& dist);
+/// How long ranks wait for each other in a step, once the first one has taken `first_step`:
+/// dist.distributed_timeout_seconds_after_init, or ten first steps, at least two minutes and at most
+/// dist.distributed_timeout_minutes.
+std::chrono::milliseconds step_timeout(const config::DistConfig& dist, std::chrono::milliseconds first_step);
 
 struct Parallel {
   /// Makes the groups that `config` uses. Every rank of `world` must do so; both arguments outlive the result.

@@ -96,7 +96,7 @@ std::optional<comm::Watchdog> watch_over(const config::DistConfig& dist, const R
   comm::WatchdogOptions options;
   options.rank = world.rank();
   options.set_up_timeout = std::chrono::minutes(dist.distributed_timeout_minutes);
-  options.step_timeout = step_timeout(dist);
+  options.step_timeout = options.save_timeout = step_timeout(dist, options.set_up_timeout);
   options.folder = folder.trace();
   return std::optional<comm::Watchdog>(std::in_place, options);
 }
@@ -145,8 +145,8 @@ base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolv
     set_num_threads(dist, options.ranks);
     if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
     startup.finish_phase("kernels");
-    const std::optional<comm::Watchdog> watchdog = watch_over(dist, folder, world);
-    Trainer trainer(resolved, folder, options, parallel, console, startup);
+    std::optional<comm::Watchdog> watchdog = watch_over(dist, folder, world);
+    Trainer trainer(resolved, folder, options, parallel, watchdog ? &*watchdog : nullptr, console, startup);
     together(world, "set-up", [&] { trainer.set_up(); });
     // Written only now: a folder whose set-up failed holds no run and can be used again.
     if (parallel.is_first()) write_configuration(resolved, folder);

@@ -20,7 +20,7 @@ namespace pharos::train {
 using lens::Group;
 
 Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-                 const Parallel& parallel, Console& console, lens::StartupRecord& startup)
+                 const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup)
     : resolved_(resolved),
       config_(resolved.config),
       folder_(folder),
@@ -28,6 +28,7 @@ Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder
       console_(console),
       startup_(startup),
       parallel_(parallel),
+      watchdog_(watchdog),
       batches_(optim::batch_schedule_options(resolved.config, parallel.data.size())),
       train_iters_(config::total_train_iterations(resolved.config, parallel.data.size())),
       progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress && parallel.is_first(),

@@ -8,6 +8,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/checkpoint/checkpoint.h"
+#include "pharos/comm/watchdog.h"
 #include "pharos/config/resolve.h"
 #include "pharos/lens/life/startup.h"
 #include "pharos/model/transformer.h"
@@ -28,8 +29,9 @@ namespace pharos::train {
 class Trainer {
  public:
   /// Every argument outlives the trainer. Every rank makes one and calls the same functions in the same order.
+  /// `watchdog`: null on one rank.
   Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-          const Parallel& parallel, Console& console, lens::StartupRecord& startup);
+          const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup);
 
   /// Data, model, optimizer, checkpoint: everything before the first step. A fault of one rank is one of all.
   void set_up();
@@ -52,7 +54,7 @@ class Trainer {
   [[noreturn]] void fail_iteration(const std::string& what, std::int64_t step) const;
   bool has_dynamic_loss_scale() const;
   void after_iteration(const StepRecord& record);
-  void first_step_done();
+  void first_step_done(std::int64_t duration_ns);
   /// The sums over all data-parallel ranks.
   LossSums reduce(const LossSums& sums);
   /// Signals and times of all ranks, so that all decide alike.
@@ -82,6 +84,7 @@ class Trainer {
   Console& console_;
   lens::StartupRecord& startup_;
   const Parallel& parallel_;
+  comm::Watchdog* watchdog_;
   optim::BatchSchedule batches_;
   std::int64_t train_iters_ = 0;
 

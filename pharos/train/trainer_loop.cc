@@ -99,14 +99,21 @@ void Trainer::after_iteration(const StepRecord& executed) {
     PHAROS_SPAN(norm_span, Group::kStep, "megatron.train.params_norm", {lens::kGoodput, true});
     record.params_norm = optimizer_->params_norm();
   }
-  if (first_step_pending_) first_step_done();
+  if (first_step_pending_) first_step_done(record.step_time_ns);
   PHAROS_SPAN(log_span, Group::kStep, "megatron.train.log", {lens::kGoodput, true});
   reporter_->step(record, peak_memory_bytes(device()));
 }
 
-void Trainer::first_step_done() {
+void Trainer::first_step_done(std::int64_t duration_ns) {
   first_step_pending_ = false;
-  parallel_.world.set_timeout(step_timeout(config_.dist) + kWatchdogLead);
+  const auto first_step = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(duration_ns));
+  // All ranks must allow a collective the same time: that of the slowest first step.
+  const std::chrono::milliseconds slowest(static_cast<std::int64_t>(
+      parallel_.all.reduce_value(static_cast<double>(first_step.count()), comm::ReduceOp::kMax, {"first step"})));
+  if (watchdog_ != nullptr) watchdog_->set_step_timeout(step_timeout(config_.dist, slowest));
+  if (config_.dist.distributed_timeout_seconds_after_init) {
+    parallel_.world.set_timeout(step_timeout(config_.dist, slowest) + kWatchdogLead);
+  }
   startup_.finish_phase("first step");
   console_.line(startup_.render());
   nlohmann::json phases = nlohmann::json::object();

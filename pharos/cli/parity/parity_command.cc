@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -172,7 +173,9 @@ void run_parity(const Arguments& arguments) {
   } else {
     std::cout << render_parity_table(rows, tolerance);
   }
-  if (!is_good) set_exit_code(1);
+  const bool any_compared = std::any_of(
+      rows.begin() + 1, rows.end(), [](const ParityRow& row) { return row.verdict != ParityRow::Verdict::kSkipped; });
+  if (!is_good || !any_compared) set_exit_code(1);
 }
 
 }  // namespace

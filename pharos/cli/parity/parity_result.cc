@@ -30,10 +30,11 @@ double largest_relative(const std::vector<double>& reference, const std::vector<
   return largest;
 }
 
-/// A key's bias adds the same to every score of a query: softmax does not see it, and its gradient is all rounding
-/// (positions that turn a part of each head see that part). Norms behind it take that freedom away.
+/// A key's bias adds the same to every score of a query: softmax does not see it, and its gradient is all rounding.
+/// Rotary positions, which turn it, and norms behind it take that freedom away.
 bool is_free_value(const config::ModelConfig& config, const std::string& piece) {
-  return !config.qk_layernorm && piece.ends_with(".self_attention.k.bias");
+  return !config.qk_layernorm && config.position_embedding_type != config::PositionEmbedding::kRope &&
+         piece.ends_with(".self_attention.k.bias");
 }
 
 void compare_weights(const ParityRun& reference, const ParityRun& run, ParityDifference& difference) {

@@ -48,9 +48,13 @@ std::string hang_file_name(std::int64_t rank) {
 }
 
 Watchdog::Watchdog(WatchdogOptions options)
-    : options_(std::move(options)), start_ns_(base::monotonic_ns()), watched_(::pthread_self()) {
-  PHAROS_CHECK(options_.set_up_timeout.count() > 0 && options_.step_timeout.count() > 0,
-               "the time-outs of a watchdog must be positive");
+    : options_(std::move(options)),
+      step_timeout_(options_.step_timeout),
+      start_ns_(base::monotonic_ns()),
+      watched_(::pthread_self()) {
+  PHAROS_CHECK(
+      options_.set_up_timeout.count() > 0 && options_.step_timeout.count() > 0 && options_.save_timeout.count() > 0,
+      "the time-outs of a watchdog must be positive");
   prepare_thread_stack();
   thread_ = lens::internal::start_quiet_thread([this] { watch(); });
 }
@@ -62,6 +66,11 @@ Watchdog::~Watchdog() {
   }
   wake_.notify_all();
   thread_.join();
+}
+
+void Watchdog::set_step_timeout(milliseconds timeout) {
+  PHAROS_CHECK(timeout.count() > 0, "the time-outs of a watchdog must be positive");
+  step_timeout_ = timeout;
 }
 
 void Watchdog::watch() {
@@ -83,8 +92,9 @@ void Watchdog::watch() {
 
 std::string Watchdog::find_reason(std::int64_t now_ns, milliseconds& timeout) const {
   const auto progress = last_progress();
-  const bool is_in_steps = progress.step > 0;
-  timeout = is_in_steps ? options_.step_timeout : options_.set_up_timeout;
+  timeout = progress.step == 0         ? options_.set_up_timeout
+            : progress.phase == "save" ? options_.save_timeout
+                                       : step_timeout_.load();
   const auto last = std::max(progress.progress_ns, start_ns_);
   if (now_ns - last >= ns_of(timeout)) return "no progress";
   const auto* writer = FlightWriter::current();
