@@ -44,7 +44,8 @@ TEST(Interleaved, EqualsMegatron) {
 // ZBV, DualPipeV and interleaved 1F1B in the order of PyTorch's torch.distributed.pipelining (make_pytorch_orders.py).
 TEST(Generators, EqualPyTorch) {
   int num_compared = 0;
-  for (const auto& expected : base::read_json_file(PHAROS_TEST_DATA "/pipeline/pytorch_orders.json").at("schedules")) {
+  const auto oracle = base::read_json_file(PHAROS_TEST_DATA "/pipeline/pytorch_orders.json");
+  for (const auto& expected : oracle.at("schedules")) {
     const std::string name = expected.at("name");
     const Schedule schedule =
         make_schedule(name, {expected.at("ranks"), expected.at("chunks"), expected.at("microbatches")});
