@@ -7,6 +7,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/json.h"
+#include "pharos/base/text.h"
 #include "pharos/pipeline/schedule.h"
 #include "pharos/pipeline/simulate.h"
 
@@ -38,6 +39,24 @@ TEST(Interleaved, EqualsMegatron) {
     }
   }
   EXPECT_EQ(num_compared, 20);
+}
+
+// ZBV, DualPipeV and interleaved 1F1B in the order of PyTorch's torch.distributed.pipelining (make_pytorch_orders.py).
+TEST(Generators, EqualPyTorch) {
+  int num_compared = 0;
+  const auto oracle = base::read_json_file(PHAROS_TEST_DATA "/pipeline/pytorch_orders.json");
+  for (const auto& expected : oracle.at("schedules")) {
+    const std::string name = expected.at("name");
+    const Schedule schedule =
+        make_schedule(name, {expected.at("ranks"), expected.at("chunks"), expected.at("microbatches")});
+    for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+      std::vector<std::string> words;
+      for (const Action& action : schedule.actions[rank]) words.push_back(notation(action));
+      EXPECT_EQ(base::join(words, " "), expected.at("actions")[rank].get<std::string>()) << name << ", rank " << rank;
+      ++num_compared;
+    }
+  }
+  EXPECT_EQ(num_compared, 54);
 }
 
 struct Shape {
@@ -150,8 +169,10 @@ TEST(Generators, ReachTheirBubble) {
       const double plain = unit_span(one_forward_one_backward(ranks, microbatches));
       EXPECT_NEAR(plain, ideal + 3 * fill, 1e-9);
       for (int chunks = 2; chunks <= 4 && microbatches % ranks == 0; ++chunks) {
-        EXPECT_NEAR(bubble(interleaved(ranks, chunks, microbatches, ranks), 1, 1, 1),
-                    fill / (chunks * microbatches + fill), 1e-12);
+        for (const double forward : {0.5, 2.0, 4.0}) {  // a backward takes 2
+          EXPECT_NEAR(bubble(interleaved(ranks, chunks, microbatches, ranks), forward, 1, 1),
+                      fill / (chunks * microbatches + fill), 1e-12);
+        }
       }
       const double zb1p = unit_span(zero_bubble_1p(ranks, microbatches));
       if (microbatches >= ranks) {

@@ -108,9 +108,9 @@ class Picture {
 
   std::string title() const {
     const Schedule& schedule = timeline_.schedule;
-    return fmt::format("{}: {} ranks x {} chunks, {} microbatches; span {}, bubble {:.1f} %", schedule.name,
-                       schedule.num_ranks, schedule.num_chunks, schedule.num_microbatches,
-                       with_unit(timeline_.span, unit_), 100 * timeline_.bubble);
+    const std::string chunks = schedule.num_chunks == 1 ? "" : fmt::format(" with {} chunks each", schedule.num_chunks);
+    return fmt::format("{}: {} ranks{}, {} microbatches; span {}, bubble {:.1f} %", schedule.name, schedule.num_ranks,
+                       chunks, schedule.num_microbatches, with_unit(timeline_.span, unit_), 100 * timeline_.bubble);
   }
 
   void draw_legend() {
@@ -118,11 +118,14 @@ class Picture {
     double x = kLeft;
     for (const Look& look : kLooks) {
       for (int shade = 0; shade < num_shades; ++shade) {
-        const char* chunks = num_shades == 1 ? "" : (shade == 0 ? ", even chunks" : ", odd chunks");
         add("<rect x=\"{:.1f}\" y=\"30\" width=\"12\" height=\"12\" fill=\"{}\"/>", x, look.fill[shade]);
-        add("<text x=\"{:.1f}\" y=\"40\" fill=\"#222222\">{}{}</text>\n", x + 16, look.name, chunks);
-        x += num_shades == 1 ? 110 : 160;
+        x += 13;
       }
+      add("<text x=\"{:.1f}\" y=\"40\" fill=\"#222222\">{}</text>\n", x + 4, look.name);
+      x += 110;
+    }
+    if (num_shades == 2) {
+      add("<text x=\"{:.1f}\" y=\"40\" fill=\"#555555\">light: even chunks, dark: odd chunks</text>\n", x);
     }
   }
 

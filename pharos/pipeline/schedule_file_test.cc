@@ -24,6 +24,24 @@ TEST(ScheduleFile, ReadsWhatItDocuments) {
                                                Action{B, 0, 0}, Action{W, 0, 0}));
 }
 
+// The example of docs/pipelines.md.
+TEST(ScheduleFile, ReadsTheExample) {
+  const Schedule schedule = parse_schedule(
+      R"({
+      "name": "mine",
+      "ranks": 2,
+      "microbatches": 2,
+      "actions": [
+        "F0 F1 B0 W0 B1 W1",
+        "F0 B0 F1 B1 W0 W1"
+      ]
+    })",
+      "mine.json");
+  EXPECT_EQ(schedule.name, "mine");
+  EXPECT_THAT(schedule.stage_of, ElementsAre(ElementsAre(0), ElementsAre(1)));
+  EXPECT_THAT(peak_in_flight(schedule), ElementsAre(2, 2));
+}
+
 TEST(ScheduleFile, RoundTrips) {
   const auto path = std::filesystem::path(::testing::TempDir()) / "schedule_file_test.json";
   for (Schedule schedule : {gpipe(2, 3), one_forward_one_backward(4, 6), interleaved(2, 3, 4, 2), zero_bubble_1p(3, 5),
