@@ -100,6 +100,9 @@ lens::RankCoordinates coordinates_of(const Parallel& parallel) {
 
 TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options,
                                const RunFolder& folder, const Parallel& parallel) {
+  // Before anything that can fail on one rank alone.
+  std::optional<std::string> shared_run_id;
+  if (parallel.world.size() > 1) shared_run_id = parallel.world.announce("run id", lens::make_random_run_id());
   const QuietedEnvironment environment(resolved);
   const config::TelemetryConfig& config = resolved.config.telemetry;
   // Telemetry that is off only warns of a bad specification, but the ring obeys it, and a flag is meant.
@@ -112,7 +115,7 @@ TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const Tra
   input.rank = static_cast<int>(parallel.rank);
   input.world_size = static_cast<int>(parallel.world.size());
   input.coordinates = coordinates_of(parallel);
-  if (input.world_size > 1) input.shared_run_id = parallel.world.announce("run id", lens::make_random_run_id());
+  if (shared_run_id) input.shared_run_id = *shared_run_id;
   input.resource_attributes = describe_model(resolved.config);
   input.run_folder = folder.path();
   input.keeps_ring = config.ring;

@@ -187,7 +187,8 @@ void add_parity_command(CLI::App& app) {
   command->add_option("overrides", arguments->overrides,
                       "key=value …: fields of the configuration or parameters of the recipe");
   command->add_option("--cells", arguments->cells, "Layouts to compare, for example dp2,tp2-sp (default: all)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--steps", arguments->num_steps, "Steps to train in each (default: 20)")
       ->check(whole_number<std::int64_t>(2, 100000));
   command->add_option("--run-dir", arguments->folder, "Folder that keeps the runs (default: a temporary one)");
