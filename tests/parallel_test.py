@@ -130,6 +130,14 @@ class Verdicts(ProgramTest):
             self.assertEqual(code, 0, output)
         self.assertEqual(len(losses(folder)), 30)
 
+    def test_rank_that_cannot_write_its_log_ends_all(self):
+        folder = self.folder / "no_log"
+        (folder / "rank_1.log").mkdir(parents=True)
+        ended = self.ranks(folder)
+        self.assertEqual([code for _, code in ended], [2, 2], ended)
+        self.assertIn("Rank 1 failed: ", ended[0][0])
+        self.assertIn("rank_1.log", ended[0][0])
+
     def test_another_configuration_is_named(self):
         folder = self.folder / "other"
         ended = self.ranks(folder, other="optimizer.lr=0.5")
