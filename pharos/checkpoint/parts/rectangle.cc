@@ -65,7 +65,7 @@ std::vector<Rectangle> rectangles_of_range(const std::vector<std::int64_t>& shap
   std::int64_t elements = 1;
   for (const std::int64_t length : shape) elements *= length;
   PHAROS_CHECK(first >= 0 && count >= 0 && first <= elements && count <= elements - first,
-               "elements [" + std::to_string(first) + ", " + std::to_string(first + count) + ") of a tensor of " +
+               std::to_string(count) + " elements from " + std::to_string(first) + " on of a tensor of " +
                    std::to_string(elements));
   if (count == 0) return {};
   if (shape.empty()) return {Rectangle{}};
