@@ -10,7 +10,7 @@ def measure(program):
     # The library's own JSON goes to a file, so that messages of the program cannot mix with it.
     kept = common.RESULTS / f"{program.name}.raw"
     common.RESULTS.mkdir(exist_ok=True)
-    common.run(program, f"--benchmark_out={kept}", "--benchmark_out_format=json", "--benchmark_repetitions=3")
+    common.run(program, f"--benchmark_out={kept}", "--benchmark_out_format=json", "--benchmark_repetitions=7", "--benchmark_enable_random_interleaving=true")
     result = json.loads(kept.read_text())
     kept.unlink()
     medians = [entry for entry in result["benchmarks"] if entry.get("aggregate_name") == "median"]
