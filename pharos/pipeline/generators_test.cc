@@ -10,6 +10,7 @@
 #include "pharos/base/text.h"
 #include "pharos/pipeline/schedule.h"
 #include "pharos/pipeline/simulate.h"
+#include "pharos/pipeline/test_damage.h"
 
 namespace pharos::pipeline {
 namespace {
@@ -276,27 +277,14 @@ TEST(Check, BoundsMemory) {
 // Damage to any schedule (drop, double, swap with the action that needs it) is found.
 TEST(Check, FindsDamageInEverySchedule) {
   std::mt19937 random(11);
-  const auto below = [&random](std::size_t limit) { return static_cast<std::ptrdiff_t>(random() % limit); };
   for (int trial = 0; trial < 600; ++trial) {
-    const int ranks = 1 + static_cast<int>(below(6)), microbatches = 2 * ranks + static_cast<int>(below(9));
-    const Promise& promise = kPromises[below(std::size(kPromises))];
+    const int ranks = 1 + static_cast<int>(testing::below(random, 6)),
+              microbatches = 2 * ranks + static_cast<int>(testing::below(random, 9));
+    const Promise& promise = kPromises[testing::below(random, std::size(kPromises))];
     const int chunks = promise.num_chunks.back();
     const Shape shape{ranks, chunks, chunks > 2 ? 2 * ranks : microbatches, ranks};
     Schedule schedule = generate(promise, shape);
-    auto& actions = schedule.actions[below(schedule.actions.size())];
-    const auto position = actions.begin() + below(actions.size());
-    switch (below(3)) {
-      case 0:
-        actions.erase(position);
-        break;
-      case 1:
-        actions.insert(actions.begin() + below(actions.size() + 1), *position);
-        break;
-      default: {
-        const Action partner{position->phase == F ? B : F, position->microbatch, position->chunk};
-        std::iter_swap(position, std::find(actions.begin(), actions.end(), partner));
-      }
-    }
+    testing::damage(schedule, random);
     EXPECT_FALSE(check(schedule).empty()) << promise.name << ", trial " << trial;
   }
 }

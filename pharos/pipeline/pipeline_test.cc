@@ -8,6 +8,7 @@
 #include "pharos/base/json.h"
 #include "pharos/pipeline/executor.h"
 #include "pharos/pipeline/schedule.h"
+#include "pharos/pipeline/test_damage.h"
 
 namespace pharos::pipeline {
 namespace {
@@ -135,23 +136,10 @@ TEST(Check, AcceptsChunksAndWeights) {
 // A random change of a sound schedule (drop, double, or swap of an action with its dependant) is found.
 TEST(Check, FindsRandomDamage) {
   std::mt19937 random(7);
-  const auto below = [&random](std::size_t limit) { return static_cast<std::ptrdiff_t>(random() % limit); };
   for (int trial = 0; trial < 500; ++trial) {
-    Schedule schedule = one_forward_one_backward(1 + static_cast<int>(below(6)), 2 + static_cast<int>(below(10)));
-    auto& actions = schedule.actions[below(schedule.actions.size())];
-    const auto position = actions.begin() + below(actions.size());
-    switch (below(3)) {
-      case 0:
-        actions.erase(position);
-        break;
-      case 1:
-        actions.insert(actions.begin() + below(actions.size() + 1), *position);
-        break;
-      default: {
-        const Action partner{position->phase == F ? B : F, position->microbatch, position->chunk};
-        std::iter_swap(position, std::find(actions.begin(), actions.end(), partner));
-      }
-    }
+    Schedule schedule = one_forward_one_backward(1 + static_cast<int>(testing::below(random, 6)),
+                                                 2 + static_cast<int>(testing::below(random, 10)));
+    testing::damage(schedule, random);
     EXPECT_FALSE(check(schedule).empty()) << "trial " << trial;
   }
 }

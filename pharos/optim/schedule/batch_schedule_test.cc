@@ -1,4 +1,4 @@
-#include "pharos/optim/batch_schedule.h"
+#include "pharos/optim/schedule/batch_schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "pharos/optim/lr_schedule.h"
+#include "pharos/optim/schedule/lr_schedule.h"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "pharos/config/run_config.h"
-#include "pharos/optim/batch_schedule.h"
+#include "pharos/optim/schedule/batch_schedule.h"
 
 namespace pharos::optim {
 

@@ -1,4 +1,4 @@
-#include "pharos/optim/lr_schedule.h"
+#include "pharos/optim/schedule/lr_schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
