@@ -38,6 +38,11 @@ std::int64_t monotonic_ns() { return read_clock(CLOCK_MONOTONIC); }
 
 std::int64_t wall_ns() { return read_clock(CLOCK_REALTIME); }
 
+std::int64_t steady_wall_ns() {
+  static const std::int64_t offset = wall_ns() - monotonic_ns();
+  return monotonic_ns() + offset;
+}
+
 std::int64_t process_start_monotonic_ns() {
   // Field 22 of /proc/self/stat: start in clock ticks since boot. The command name may hold spaces, so read past ')'.
   std::ifstream stat("/proc/self/stat");

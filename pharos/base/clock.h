@@ -12,6 +12,9 @@ std::int64_t monotonic_ns();
 /// Nanoseconds since the Unix epoch.
 std::int64_t wall_ns();
 
+/// Nanoseconds since the Unix epoch that follow CLOCK_MONOTONIC from the first call on: they never step back.
+std::int64_t steady_wall_ns();
+
 /// When the kernel started this process, on the clock of monotonic_ns() (resolution: one clock tick, usually 10 ms).
 std::int64_t process_start_monotonic_ns();
 

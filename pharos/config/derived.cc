@@ -1,6 +1,9 @@
 #include "pharos/config/derived.h"
 
+#include <algorithm>
+
 #include "pharos/base/error.h"
+#include "pharos/config/pipeline_layout.h"
 
 namespace pharos::config {
 namespace {
@@ -8,6 +11,10 @@ namespace {
 std::int64_t require(const std::optional<std::int64_t>& value, const char* field) {
   PHAROS_CHECK(value.has_value(), std::string(field) + " is not set");
   return *value;
+}
+
+bool is_folded(const ModelConfig& model) {
+  return model.pipeline_schedule == "zbv" || model.pipeline_schedule == "dualpipev";
 }
 
 }  // namespace
@@ -63,6 +70,26 @@ bool is_moe_layer(const ModelConfig& model, std::int64_t layer) {
   if (const auto* frequency = std::get_if<std::int64_t>(&model.moe_layer_freq)) return layer % *frequency == 0;
   const auto& pattern = std::get<std::vector<std::int64_t>>(model.moe_layer_freq);
   return layer < static_cast<std::int64_t>(pattern.size()) && pattern[static_cast<std::size_t>(layer)] == 1;
+}
+
+std::string pipeline_schedule_or_default(const ModelConfig& model) {
+  if (model.pipeline_schedule) return *model.pipeline_schedule;
+  return num_model_chunks(model) > 1 ? "interleaved" : "1f1b";
+}
+
+std::int64_t num_model_chunks(const ModelConfig& model) {
+  if (model.pipeline_model_parallel_layout) {
+    const auto num_stages =
+        static_cast<std::int64_t>(parse_pipeline_layout(*model.pipeline_model_parallel_layout).size());
+    return std::max<std::int64_t>(1, num_stages / model.pipeline_model_parallel_size);
+  }
+  if (model.virtual_pipeline_model_parallel_size) return *model.virtual_pipeline_model_parallel_size;
+  return is_folded(model) ? 2 : 1;
+}
+
+std::int64_t pipeline_rank_of_stage(const ModelConfig& model, std::int64_t stage) {
+  const std::int64_t size = model.pipeline_model_parallel_size, rank = stage % size;
+  return is_folded(model) && stage / size % 2 == 1 ? size - 1 - rank : rank;
 }
 
 std::int64_t model_parallel_size(const ModelConfig& model) {

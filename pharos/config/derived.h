@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "pharos/config/run_config.h"
 
@@ -26,6 +27,15 @@ std::int64_t padded_vocab_size(const ModelConfig& model);
 void apply_vocab_rule(RunConfig& config, std::int64_t tokenizer_vocab_size);
 /// True when layer `layer` (0-based) holds experts, by model.moe_layer_freq.
 bool is_moe_layer(const ModelConfig& model, std::int64_t layer);
+
+/// model.pipeline_schedule, or "interleaved" with several model chunks per rank, else "1f1b".
+std::string pipeline_schedule_or_default(const ModelConfig& model);
+/// Model chunks of a pipeline rank: of model.pipeline_model_parallel_layout, or virtual_pipeline_model_parallel_size,
+/// or 2 for the folded schedules (zbv, dualpipev), else 1. Requires a valid layout.
+std::int64_t num_model_chunks(const ModelConfig& model);
+/// The pipeline rank of a stage (from 0, in the order of the model): stage mod pipeline size; in the folded schedules
+/// the second chunks run back. A schedule from a file may place its stages otherwise.
+std::int64_t pipeline_rank_of_stage(const ModelConfig& model, std::int64_t stage);
 
 /// Ranks that share one replica of the model: TP × PP × CP.
 std::int64_t model_parallel_size(const ModelConfig& model);

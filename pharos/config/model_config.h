@@ -116,6 +116,7 @@ struct ModelConfig {
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
+  std::optional<std::string> pipeline_schedule;
   std::optional<std::int64_t> virtual_pipeline_model_parallel_size;
   std::optional<std::int64_t> expert_tensor_parallel_size;
   bool sequence_parallel = false;

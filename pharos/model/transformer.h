@@ -27,6 +27,9 @@ struct Stage {
   std::int64_t num_layers = 0;
   bool embedding = true;
   bool output = true;
+  /// The embedding of another stage on this rank, which the output layer shares with it when they are tied. Without it
+  /// each of the two ends has weights of its own (Parameter::tie).
+  tensor::Parameter* tied_words = nullptr;
 };
 
 /// All layers on one stage.
@@ -53,6 +56,7 @@ using ActivationTap = std::function<void(const std::string& name, const at::Tens
 /// be declared, loaded and saved, but not run.
 struct ParallelGroups {
   comm::Group* tensor = nullptr;
+  comm::Group* context = nullptr;  ///< divides the tokens of a sequence
 };
 
 class Transformer {

@@ -1,67 +1,23 @@
 #include "pharos/plan/stages.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
-#include <string>
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/model/stages.h"
+#include "pharos/pipeline/run_schedule.h"
 
 namespace pharos::plan {
-namespace {
 
 using config::ModelConfig;
 
-std::vector<ModelChunk> chunks_of_layout(const ModelConfig& model) {
-  std::vector<ModelChunk> chunks;
-  std::int64_t layer = 0;
-  for (const std::string& stage : config::parse_pipeline_layout(*model.pipeline_model_parallel_layout)) {
-    ModelChunk chunk;
-    chunk.pipeline_rank = static_cast<std::int64_t>(chunks.size()) % model.pipeline_model_parallel_size;
-    chunk.first_layer = layer;
-    chunk.num_layers = std::count(stage.begin(), stage.end(), 't');
-    chunk.embedding = stage.find('E') != std::string::npos;
-    chunk.output = stage.find('L') != std::string::npos;
-    layer += chunk.num_layers;
-    chunks.push_back(chunk);
-  }
-  return chunks;
-}
-
-/// Layers of each pipeline rank, those that embedding and loss stand for included.
-std::vector<std::int64_t> layers_of_ranks(const ModelConfig& model) {
-  const std::int64_t pipeline = model.pipeline_model_parallel_size;
-  const auto& first = model.num_layers_in_first_pipeline_stage;
-  const auto& last = model.num_layers_in_last_pipeline_stage;
-  std::int64_t layers = *model.num_layers + (model.account_for_embedding_in_pipeline_split ? 1 : 0) +
-                        (model.account_for_loss_in_pipeline_split ? 1 : 0);
-  layers -= first.value_or(0) + last.value_or(0);
-  const std::int64_t others = pipeline - (first ? 1 : 0) - (last ? 1 : 0);
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(pipeline), others > 0 ? layers / others : 0);
-  if (first) counts.front() = *first;
-  if (last) counts.back() = *last;
-  return counts;
-}
-
-}  // namespace
-
 std::vector<ModelChunk> model_chunks(const ModelConfig& model) {
-  if (model.pipeline_model_parallel_layout) return chunks_of_layout(model);
-  const std::int64_t pipeline = model.pipeline_model_parallel_size;
-  const std::int64_t chunks_of_rank = model.virtual_pipeline_model_parallel_size.value_or(1);
-  const std::vector<std::int64_t> layers = layers_of_ranks(model);
-  std::vector<ModelChunk> chunks(static_cast<std::size_t>(pipeline * chunks_of_rank));
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    chunks[i].pipeline_rank = static_cast<std::int64_t>(i) % pipeline;
-    chunks[i].num_layers = layers[i % static_cast<std::size_t>(pipeline)] / chunks_of_rank;
-  }
-  chunks.front().embedding = true;
-  chunks.back().output = true;
-  if (model.account_for_embedding_in_pipeline_split) --chunks.front().num_layers;
-  if (model.account_for_loss_in_pipeline_split) --chunks.back().num_layers;
-  for (std::size_t i = 1; i < chunks.size(); ++i) {
-    chunks[i].first_layer = chunks[i - 1].first_layer + chunks[i - 1].num_layers;
+  const std::vector<int> ranks = pipeline::ranks_of_stages(model);
+  std::vector<ModelChunk> chunks;
+  for (const model::Stage& stage : model::stages_of(model)) {
+    chunks.push_back({ranks.at(chunks.size()), stage.first_layer, stage.num_layers, stage.embedding, stage.output});
   }
   return chunks;
 }

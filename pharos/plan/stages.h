@@ -18,8 +18,7 @@ struct ModelChunk {
   bool output = false;
 };
 
-/// Chunks in the order of the model; chunk i lies on pipeline rank i mod PP. By layout text, by the counts of first and
-/// last stage, or even (with embedding and loss counted as layers if asked). `model` must be valid.
+/// The stages in the order of the model (model::stages_of) and where the schedule has them. `model` must be valid.
 std::vector<ModelChunk> model_chunks(const config::ModelConfig& model);
 
 /// Chunks of one pipeline rank.

@@ -65,6 +65,10 @@ struct Parameter {
   /// Tensor-parallel ranks hold the same values but see only a part of the gradient (norms under sequence parallelism
   /// and over split heads, biases of row-parallel layers under sequence parallelism): it is summed over them.
   bool sum_gradient_over_tensor = false;
+  /// Weights of embedding and output layer that two pipeline ranks hold: the gradients of both are summed; the copy is
+  /// neither counted in norms nor stored.
+  enum class Tie : std::uint8_t { kNone, kOriginal, kCopy };
+  Tie tie = Tie::kNone;
   ParameterKeeper* keeper = nullptr;  ///< none: data and main_grad are simply there
 
   /// Name for messages and optimizer state: that of the only piece, else the common stem, "…self_attention.qkv.weight".

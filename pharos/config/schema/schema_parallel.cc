@@ -42,12 +42,11 @@ void declare_router(SectionBuilder<C>& model) {
 
 /// How layers are split over stages, and what overlaps with their transfers.
 void declare_stages(SectionBuilder<C>& model) {
-  static constexpr const char* kPipeline = "pipeline parallelism";
   model
       .field("pipeline_model_parallel_layout", &C::pipeline_model_parallel_layout,
              "what sits on which stage: E embedding, t layer, m MTP, L loss, | next stage, x*n repeats")
       .normalized_by(&layout_text_of)
-      .later(kPipeline);
+      .one_rank();
   model.field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage, "layers of the first stage")
       .min(0)
       .one_rank();
@@ -74,31 +73,31 @@ void declare_stages(SectionBuilder<C>& model) {
              "dispatch of one microbatch beside computation of another")
       .later("expert parallelism");
   model.field("delay_wgrad_compute", &C::delay_wgrad_compute, "weight gradients later, to fill bubbles")
-      .later(kPipeline);
+      .later("expert parallelism");
 }
 
 }  // namespace
 
 void declare_parallelism(std::vector<Field>& fields) {
   SectionBuilder model(fields, "model", &RunConfig::model);
-  static constexpr const char* kPipeline = "pipeline parallelism";
   model.field("tensor_model_parallel_size", &C::tensor_model_parallel_size, "ranks a layer is split over")
       .min(1)
       .one_rank();
-  model.field("pipeline_model_parallel_size", &C::pipeline_model_parallel_size, "pipeline stages")
-      .min(1)
-      .later(kPipeline);
-  model.field("context_parallel_size", &C::context_parallel_size, "ranks a sequence is split over")
-      .min(1)
-      .later("context parallelism");
+  model.field("pipeline_model_parallel_size", &C::pipeline_model_parallel_size, "pipeline ranks").min(1).one_rank();
+  model
+      .field("pipeline_schedule", &C::pipeline_schedule,
+             "gpipe, 1f1b, interleaved, zb1p, zbv, dualpipev, or a file; unset: 1f1b, with several chunks interleaved")
+      .own()
+      .one_rank();
+  model.field("context_parallel_size", &C::context_parallel_size, "ranks a sequence is split over").min(1).one_rank();
   model.field("expert_model_parallel_size", &C::expert_model_parallel_size, "ranks the experts are split over")
       .min(1)
       .later("expert parallelism");
   model
       .field("virtual_pipeline_model_parallel_size", &C::virtual_pipeline_model_parallel_size,
-             "model chunks of a pipeline rank (interleaved schedule)")
+             "model chunks of a pipeline rank")
       .min(1)
-      .later(kPipeline);
+      .one_rank();
   model
       .field("expert_tensor_parallel_size", &C::expert_tensor_parallel_size,
              "ranks an expert is split over; unset: 1 with expert parallelism, else the tensor parallel size")

@@ -95,8 +95,7 @@ void check_overlap_of_experts(RuleChecker& check) {
 /// Layers of each stage from first/last-stage counts, accounting, or an even split (V13).
 void check_even_split(RuleChecker& check) {
   const ModelConfig& model = check.config().model;
-  const std::int64_t pipeline = model.pipeline_model_parallel_size,
-                     chunks = model.virtual_pipeline_model_parallel_size.value_or(1);
+  const std::int64_t pipeline = model.pipeline_model_parallel_size, chunks = num_model_chunks(model);
   const std::vector<std::string> fields = {"model.num_layers", "model.pipeline_model_parallel_size",
                                            "model.virtual_pipeline_model_parallel_size"};
   const bool uneven = model.num_layers_in_first_pipeline_stage || model.num_layers_in_last_pipeline_stage;

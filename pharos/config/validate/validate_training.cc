@@ -66,7 +66,9 @@ void check_changing_batches(RuleChecker& check, std::int64_t data_parallel) {
 
 void check_interleaving(RuleChecker& check, std::int64_t data_parallel) {
   const ModelConfig& model = check.config().model;
-  if (model.virtual_pipeline_model_parallel_size.value_or(1) <= 1 || model.pipeline_model_parallel_size <= 1) return;
+  if (model.pipeline_model_parallel_size <= 1 || model.virtual_pipeline_model_parallel_size.value_or(1) <= 1 ||
+      model.pipeline_schedule.value_or("interleaved") != "interleaved")
+    return;
   const std::int64_t pipeline = model.pipeline_model_parallel_size,
                      group = model.microbatch_group_size_per_vp_stage.value_or(pipeline);
   const std::int64_t microbatches =

@@ -16,6 +16,7 @@ struct ParallelGroups {
   comm::Group* data = nullptr;      ///< replicas of the model: gradients are reduced, states are sharded over them
   comm::Group* tensor = nullptr;    ///< ranks between which layers are split
   comm::Group* pipeline = nullptr;  ///< stages
+  comm::Group* tied = nullptr;      ///< the two pipeline ranks that hold tied weights, see Parameter::tie
   /// Neighbouring tensor-parallel ranks that share values whose gradients are summed, by their number.
   std::map<int, comm::Group*> sharing_tensor;
 };

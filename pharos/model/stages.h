@@ -1,0 +1,15 @@
+// How the layers are cut into stages.
+#pragma once
+
+#include <vector>
+
+#include "pharos/config/model_config.h"
+#include "pharos/model/transformer.h"
+
+namespace pharos::model {
+
+/// The stages in the order of the model: pipeline size × model chunks of a rank of them. By layout text, by the counts
+/// of first and last stage, or even (with embedding and loss counted as layers if asked). `config` must be valid.
+std::vector<Stage> stages_of(const config::ModelConfig& config);
+
+}  // namespace pharos::model

@@ -1,0 +1,106 @@
+#include "pharos/pipeline/run_schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+#include "pharos/base/error.h"
+#include "pharos/base/text.h"
+#include "pharos/config/derived.h"
+#include "pharos/pipeline/dependencies.h"
+#include "pharos/pipeline/schedule_file.h"
+
+namespace pharos::pipeline {
+namespace {
+
+bool is_generated(const std::string& name) {
+  const auto names = schedule_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// The schedule in the file `path`, for as many microbatches as it has.
+Schedule read_schedule(const config::ModelConfig& model, const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) {
+    const auto nearest = base::nearest_names(path, schedule_names());
+    throw base::UserError({.what = fmt::format("There is no schedule '{}', and no file of that name.", path),
+                           .where = "model.pipeline_schedule",
+                           .fix = nearest.empty()
+                                      ? fmt::format("Use one of {}, or a file.", base::join(schedule_names(), ", "))
+                                      : fmt::format("Did you mean {}?", base::join(nearest, " or "))});
+  }
+  Schedule schedule = schedule_from_file(path);
+  const auto num_ranks = model.pipeline_model_parallel_size, num_chunks = config::num_model_chunks(model);
+  if (schedule.num_ranks == num_ranks && schedule.num_chunks == num_chunks) return schedule;
+  throw base::UserError(
+      {.what = fmt::format("The schedule in '{}' is for {} ranks with {} model chunk{} each, not for {} with {}.", path,
+                           schedule.num_ranks, schedule.num_chunks, schedule.num_chunks == 1 ? "" : "s", num_ranks,
+                           num_chunks),
+       .where = "model.pipeline_schedule",
+       .fix = fmt::format("Use model.pipeline_model_parallel_size={} model.virtual_pipeline_model_parallel_size={}, or "
+                          "another file.",
+                          schedule.num_ranks, schedule.num_chunks)});
+}
+
+ScheduleShape shape_of(const config::ModelConfig& model, int num_microbatches) {
+  ScheduleShape shape{.num_ranks = static_cast<int>(model.pipeline_model_parallel_size),
+                      .num_chunks = static_cast<int>(config::num_model_chunks(model)),
+                      .num_microbatches = num_microbatches};
+  if (model.microbatch_group_size_per_vp_stage)
+    shape.microbatch_group_size = static_cast<int>(*model.microbatch_group_size_per_vp_stage);
+  return shape;
+}
+
+}  // namespace
+
+Schedule schedule_of(const config::ModelConfig& model, int num_microbatches) {
+  const std::string name = config::pipeline_schedule_or_default(model);
+  if (is_generated(name)) return make_schedule(name, shape_of(model, num_microbatches));
+  Schedule schedule = read_schedule(model, name);
+  if (schedule.num_microbatches == num_microbatches) return schedule;
+  throw base::UserError({.what = fmt::format("The schedule in '{}' is for {} microbatches, not for {}.", name,
+                                             schedule.num_microbatches, num_microbatches),
+                         .where = "model.pipeline_schedule",
+                         .fix = fmt::format("Choose a global batch of {} microbatches for each data-parallel rank, "
+                                            "without ramp-up, or another file.",
+                                            schedule.num_microbatches)});
+}
+
+std::vector<int> ranks_of_stages(const config::ModelConfig& model) {
+  const std::string name = config::pipeline_schedule_or_default(model);
+  std::vector<int> ranks;
+  if (is_generated(name)) {
+    const auto num_stages = model.pipeline_model_parallel_size * config::num_model_chunks(model);
+    for (std::int64_t stage = 0; stage < num_stages; ++stage)
+      ranks.push_back(static_cast<int>(config::pipeline_rank_of_stage(model, stage)));
+    return ranks;
+  }
+  for (const StageHolder& holder : stage_holders(read_schedule(model, name))) ranks.push_back(holder.rank);
+  return ranks;
+}
+
+Schedule forward_schedule(const Schedule& schedule, int num_microbatches) {
+  Schedule forwards = schedule;
+  forwards.name = "forward";
+  forwards.num_microbatches = num_microbatches;
+  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+    const std::vector<int>& stages = schedule.stage_of[rank];
+    std::vector<int> chunks(stages.size());
+    std::iota(chunks.begin(), chunks.end(), 0);
+    std::sort(chunks.begin(), chunks.end(), [&](int a, int b) { return stages[a] < stages[b]; });
+    auto& actions = forwards.actions[rank];
+    actions.clear();
+    // Sorted by (group, stage, microbatch) on all ranks: whatever an action waits for comes before it.
+    for (int first = 0; first < num_microbatches; first += schedule.num_ranks) {
+      const int end = std::min(first + schedule.num_ranks, num_microbatches);
+      for (const int chunk : chunks) {
+        for (int microbatch = first; microbatch < end; ++microbatch)
+          actions.push_back({Phase::kForward, microbatch, chunk});
+      }
+    }
+  }
+  return forwards;
+}
+
+}  // namespace pharos::pipeline

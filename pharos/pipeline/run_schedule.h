@@ -1,0 +1,23 @@
+// The schedule that a configuration asks for.
+#pragma once
+
+#include <vector>
+
+#include "pharos/config/model_config.h"
+#include "pharos/pipeline/schedule.h"
+
+namespace pharos::pipeline {
+
+/// The schedule of model.pipeline_schedule, a name of schedule_names() or else a file (schedule_from_file), for the
+/// pipeline size and the model chunks of `model`. UserError for a name that is neither, a file for another shape, and a
+/// number of microbatches that it cannot run.
+Schedule schedule_of(const config::ModelConfig& model, int num_microbatches);
+
+/// [stage] -> pipeline rank, in the schedule of `model`; its number of microbatches does not matter. UserError.
+std::vector<int> ranks_of_stages(const config::ModelConfig& model);
+
+/// The forwards of a step without backward passes (evaluation), for the stages where `schedule` has them: in groups of
+/// as many microbatches as there are ranks, stage after stage. Any number of microbatches.
+Schedule forward_schedule(const Schedule& schedule, int num_microbatches);
+
+}  // namespace pharos::pipeline
