@@ -7,6 +7,7 @@
 #include "pharos/config/derived.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/layers.h"
+#include "pharos/model/stages.h"
 #include "pharos/nn/loss.h"
 #include "pharos/nn/parallel/linear.h"
 #include "pharos/nn/recompute.h"
@@ -15,17 +16,6 @@ namespace pharos::model {
 namespace {
 
 using config::ModelConfig;
-
-at::ScalarType scalar_type(const ModelConfig& config) {
-  switch (config::compute_dtype(config)) {
-    case config::DType::kBFloat16:
-      return at::kBFloat16;
-    case config::DType::kFloat16:
-      return at::kHalf;
-    default:
-      return at::kFloat;
-  }
-}
 
 nn::RotaryOptions rotary_options(const ModelConfig& config) {
   nn::RotaryOptions options;
@@ -106,7 +96,7 @@ Transformer::Transformer(const ModelConfig& config, const Stage& stage, const co
     if (!config.share_embeddings_and_output_weights) output_layer_ = declare_output_layer(config);
     if (embedding_ && !output_layer_) embedding_->words.num_uses = 2;
   }
-  for (auto* parameter : parameters()) tensor::declare(*parameter, scalar_type(config), mesh, rank);
+  for (auto* parameter : parameters()) tensor::declare(*parameter, compute_type(config), mesh, rank);
 }
 
 std::vector<tensor::Parameter*> Transformer::parameters() {
@@ -141,7 +131,7 @@ void Transformer::allocate(at::Device device) {
 
 at::Tensor Transformer::hidden_states(const at::Tensor& input, const nn::ForwardContext& context) const {
   PHAROS_CHECK(parallel_.size() == mesh_.size(comm::MeshDim::kTensor), "the tensor-parallel group is missing");
-  at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input;
+  at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input.to(compute_type(config_));
   if (tap_) tap_("embed", embedding_ ? nn::embed(input, embedding_->words) : hidden);
   hidden = run_layers(hidden, context);
   if (final_layernorm_) hidden = final_layernorm_->forward(hidden);

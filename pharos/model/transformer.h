@@ -68,6 +68,7 @@ class Transformer {
   Transformer& operator=(const Transformer&) = delete;
 
   const config::ModelConfig& config() const { return config_; }
+  const Stage& stage() const { return stage_; }
   const comm::Mesh& mesh() const { return mesh_; }
   std::int64_t rank() const { return rank_; }
 

@@ -21,13 +21,13 @@ struct MeasuredAction {
 /// One rank's actions of one step, in order.
 struct MeasuredStep {
   std::int64_t step = 0;  ///< from 1, as in the log
-  std::string schedule;   ///< name
+  std::string schedule = {};   ///< name
   int num_ranks = 1;
   int num_chunks = 1;
   int num_microbatches = 1;
   int rank = 0;             ///< in the pipeline
-  std::vector<int> stages;  ///< [chunk]
-  std::vector<MeasuredAction> actions;
+  std::vector<int> stages = {};  ///< [chunk]
+  std::vector<MeasuredAction> actions = {};
   std::int64_t bytes_sent = 0;             ///< to other ranks
   std::int64_t peak_activation_bytes = 0;  ///< kept between forward and backward at once; 0: not measured
   bool operator==(const MeasuredStep&) const = default;

@@ -13,11 +13,13 @@ namespace pharos::pipeline {
 /// number of microbatches that it cannot run.
 Schedule schedule_of(const config::ModelConfig& model, int num_microbatches);
 
-/// [stage] -> pipeline rank, in the schedule of `model`; its number of microbatches does not matter. UserError.
+/// [pipeline rank][chunk] -> stage, in the schedule of `model`; its number of microbatches does not matter. UserError.
+std::vector<std::vector<int>> stages_of_ranks(const config::ModelConfig& model);
+/// [stage] -> pipeline rank: the same the other way round.
 std::vector<int> ranks_of_stages(const config::ModelConfig& model);
 
-/// The forwards of a step without backward passes (evaluation), for the stages where `schedule` has them: in groups of
-/// as many microbatches as there are ranks, stage after stage. Any number of microbatches.
-Schedule forward_schedule(const Schedule& schedule, int num_microbatches);
+/// The forwards of a step without backward passes (evaluation), with the stages where the schedule of `model` has them:
+/// in groups of as many microbatches as there are ranks, stage after stage. Any number of microbatches. UserError.
+Schedule forward_schedule(const config::ModelConfig& model, int num_microbatches);
 
 }  // namespace pharos::pipeline

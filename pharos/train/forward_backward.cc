@@ -1,119 +1,221 @@
 #include "pharos/train/forward_backward.h"
 
 #include <ATen/Functions.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
-#include <map>
+#include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
+#include "pharos/config/derived.h"
 #include "pharos/lens/span.h"
-#include "pharos/pipeline/executor.h"
-#include "pharos/pipeline/schedule.h"
+#include "pharos/nn/linear.h"
+#include "pharos/pipeline/run_schedule.h"
+#include "pharos/tensor/host_allocator.h"
 
 namespace pharos::train {
 namespace {
+
+using pipeline::Tensors;
+using pipeline::TensorSpec;
 
 struct MicrobatchLoss {
   at::Tensor sum;     ///< scalar, part of the autograd graph while training
   at::Tensor tokens;  ///< scalar
 };
 
-MicrobatchLoss masked_loss(const model::Transformer& model, const Microbatch& batch,
-                           const nn::ForwardContext& context) {
-  const at::Tensor losses = model.token_losses(model.hidden_states(batch.tokens, context), batch.labels);
+MicrobatchLoss masked_loss(const model::Transformer& chunk, const at::Tensor& hidden, const Microbatch& batch) {
+  const at::Tensor losses = chunk.token_losses(hidden, batch.labels);
   return {(losses * batch.loss_mask).sum(), batch.loss_mask.sum()};
 }
 
-class TrainingStage : public pipeline::StageRunner {
+/// What training and evaluation have in common: chunks, and the hidden states between them.
+class Chunks : public pipeline::StageRunner {
  public:
-  TrainingStage(model::Transformer& model, const config::RunConfig& config, const StepInput& input, StepTimes* times)
-      : model_(model), config_(config), input_(input), times_(times) {}
+  Chunks(const std::vector<model::Transformer*>& chunks, const config::RunConfig& config, std::int64_t rows,
+         const MicrobatchProvider& microbatch)
+      : chunks_(chunks), config_(config), microbatch_(microbatch) {
+    const config::ModelConfig& model = config.model;
+    std::int64_t tokens = model.seq_length / model.context_parallel_size;
+    if (model.sequence_parallel) tokens /= model.tensor_model_parallel_size;
+    boundary_ = {{rows, tokens, *model.hidden_size}, model::boundary_type(model)};
+  }
 
-  void forward(int microbatch, int) override {
-    PHAROS_SPAN(span, lens::Group::kMicrobatch, "megatron.microbatch.forward");
+  std::vector<TensorSpec> boundary(int /*microbatch*/, int /*stage*/) override { return {boundary_}; }
+
+  const LossSums& sums() const { return sums_; }
+  std::int64_t data_wait_ns() const { return data_wait_ns_; }
+
+ protected:
+  Microbatch read(int microbatch) {
+    PHAROS_SPAN(span, lens::Group::kDataLoading, "megatron.dataloader.wait");
     const std::int64_t start = base::monotonic_ns();
-    const Microbatch batch = [&] {
-      PHAROS_SPAN(wait_span, lens::Group::kDataLoading, "megatron.dataloader.wait");
-      return input_.microbatch(microbatch);
-    }();
-    if (times_ != nullptr) times_->data_wait_ns += base::monotonic_ns() - start;
+    Microbatch batch = microbatch_(microbatch);
+    data_wait_ns_ += base::monotonic_ns() - start;
+    return batch;
+  }
+
+  static nn::ForwardContext context_of(const Microbatch& batch) {
     nn::ForwardContext context;
     context.positions = batch.positions;
     context.attention_mask = batch.attention_mask;
+    context.first_sample = batch.first_sample;
+    return context;
+  }
+
+  const model::Transformer& chunk(int index) const { return *chunks_[static_cast<std::size_t>(index)]; }
+  at::ScalarType boundary_type() const { return boundary_.type; }
+
+  const std::vector<model::Transformer*>& chunks_;
+  const config::RunConfig& config_;
+  LossSums sums_;
+
+ private:
+  const MicrobatchProvider& microbatch_;
+  TensorSpec boundary_;
+  std::int64_t data_wait_ns_ = 0;
+};
+
+class TrainingChunks : public Chunks {
+ public:
+  /// splits_backward: the schedule runs weight gradients on their own.
+  TrainingChunks(const std::vector<model::Transformer*>& chunks, const config::RunConfig& config,
+                 const StepInput& input, bool splits_backward, at::Device device)
+      : Chunks(chunks, config, *config.train.micro_batch_size, input.microbatch),
+        input_(input),
+        splits_backward_(splits_backward),
+        device_(device),
+        bytes_before_(tensor::allocated_bytes(device)) {}
+
+  Tensors forward(int microbatch, int index, Tensors inputs) override {
+    const Microbatch batch = read(microbatch);
+    nn::ForwardContext context = context_of(batch);
     context.training = true;
     context.seed = static_cast<std::uint64_t>(config_.rng.seed);
     context.step = input_.step;
-    context.first_sample = batch.first_sample;
-    in_flight_[microbatch] = masked_loss(model_, batch, context);
+    InFlight& pass = in_flight_[{microbatch, index}];
+    std::optional<nn::WeightGradientQueue::Scope> scope;
+    if (splits_backward_) scope.emplace(*(pass.weight_gradients = std::make_unique<nn::WeightGradientQueue>()));
+    if (!inputs.empty()) pass.input = inputs.front().requires_grad_();
+    const at::Tensor hidden = chunk(index).hidden_states(inputs.empty() ? batch.tokens : pass.input, context);
+    Tensors outputs;
+    if (chunk(index).stage().output) {
+      pass.loss = masked_loss(chunk(index), hidden, batch);
+      pass.root = torch::autograd::impl::gradient_edge(pass.loss.sum);
+      pass.loss.sum = pass.loss.sum.detach();
+    } else {
+      // The backward pass needs the way back alone: the values go once they have been sent.
+      const at::Tensor output = hidden.to(boundary_type());
+      pass.root = torch::autograd::impl::gradient_edge(output);
+      outputs = {output.detach().contiguous()};
+    }
+    note_memory();
+    return outputs;
   }
 
-  void backward(int microbatch, int) override {
-    PHAROS_SPAN(span, lens::Group::kMicrobatch, "megatron.microbatch.backward");
-    const MicrobatchLoss loss = std::move(in_flight_.extract(microbatch).mapped());
+  Tensors backward(int microbatch, int index, Tensors output_grads) override {
+    InFlight& pass = in_flight_.at({microbatch, index});
+    if (pass.loss.sum.defined()) output_grads = {loss_gradient(pass.loss)};
+    torch::autograd::Engine::get_default_engine().execute({std::exchange(pass.root, {})}, std::move(output_grads),
+                                                          /*keep_graph=*/false, /*create_graph=*/false,
+                                                          /*accumulate_grad=*/true);
+    Tensors input_grads;
+    if (pass.input.defined()) input_grads = {pass.input.grad().contiguous()};
+    pass.input.reset();
+    if (!splits_backward_) in_flight_.erase({microbatch, index});
+    note_memory();
+    return input_grads;
+  }
+
+  void weight(int microbatch, int index) override {
+    in_flight_.extract({microbatch, index}).mapped().weight_gradients->run_all();
+  }
+
+  std::int64_t peak_activation_bytes() const { return peak_bytes_; }
+
+ private:
+  struct InFlight {
+    at::Tensor input;  ///< hidden states of the stage before; undefined on the first
+    torch::autograd::Edge root;
+    MicrobatchLoss loss;
+    std::unique_ptr<nn::WeightGradientQueue> weight_gradients;
+  };
+
+  /// d(scaled loss of the step) / d(sum of this microbatch); counts the microbatch.
+  at::Tensor loss_gradient(const MicrobatchLoss& loss) {
     const double tokens = loss.tokens.item<double>();
     double scale = input_.loss_scale;
     if (!config_.model.calculate_per_token_loss) scale /= std::max(1.0, tokens) * input_.num_microbatches;
-    torch::autograd::backward({loss.sum}, {at::full_like(loss.sum, scale)});
     sums_.loss += loss.sum.item<double>();
     sums_.tokens += tokens;
+    return at::full_like(loss.sum, scale);
   }
 
-  void weight(int, int) override {
-    throw base::InternalError("this stage computes weight gradients in its backward pass");
-  }
+  void note_memory() { peak_bytes_ = std::max(peak_bytes_, tensor::allocated_bytes(device_) - bytes_before_); }
 
-  const LossSums& sums() const { return sums_; }
-
- private:
-  model::Transformer& model_;
-  const config::RunConfig& config_;
   const StepInput& input_;
-  StepTimes* times_;
-  std::map<int, MicrobatchLoss> in_flight_;
-  LossSums sums_;
+  bool splits_backward_;
+  at::Device device_;
+  std::int64_t bytes_before_;
+  std::int64_t peak_bytes_ = 0;
+  std::map<std::pair<int, int>, InFlight> in_flight_;  ///< by microbatch and chunk
 };
 
-class EvaluationStage : public pipeline::StageRunner {
+class EvaluationChunks : public Chunks {
  public:
-  EvaluationStage(model::Transformer& model, const MicrobatchProvider& microbatch)
-      : model_(model), microbatch_(microbatch) {}
+  EvaluationChunks(const std::vector<model::Transformer*>& chunks, const config::RunConfig& config,
+                   const MicrobatchProvider& microbatch)
+      : Chunks(chunks, config, config::eval_micro_batch_size_or_default(config), microbatch) {}
 
-  void forward(int microbatch, int) override {
-    PHAROS_SPAN(span, lens::Group::kMicrobatch, "megatron.microbatch.forward");
-    const Microbatch batch = microbatch_(microbatch);
-    nn::ForwardContext context;
-    context.positions = batch.positions;
-    context.attention_mask = batch.attention_mask;
-    const MicrobatchLoss loss = masked_loss(model_, batch, context);
+  Tensors forward(int microbatch, int index, Tensors inputs) override {
+    const Microbatch batch = read(microbatch);
+    const at::Tensor hidden =
+        chunk(index).hidden_states(inputs.empty() ? batch.tokens : inputs.front(), context_of(batch));
+    if (!chunk(index).stage().output) return {hidden.to(boundary_type()).contiguous()};
+    const MicrobatchLoss loss = masked_loss(chunk(index), hidden, batch);
     sums_.loss += loss.sum.item<double>();
     sums_.tokens += loss.tokens.item<double>();
+    return {};
   }
-  void backward(int, int) override { throw base::InternalError("evaluation has no backward pass"); }
+  Tensors backward(int, int, Tensors) override { throw base::InternalError("evaluation has no backward pass"); }
   void weight(int, int) override { throw base::InternalError("evaluation has no weight gradients"); }
-
-  const LossSums& sums() const { return sums_; }
-
- private:
-  model::Transformer& model_;
-  const MicrobatchProvider& microbatch_;
-  LossSums sums_;
 };
 
 }  // namespace
 
-LossSums forward_backward(model::Transformer& model, const config::RunConfig& config, const StepInput& input,
-                          StepTimes* times) {
-  TrainingStage stage(model, config, input, times);
-  pipeline::run(pipeline::one_forward_one_backward(1, input.num_microbatches), 0, stage);
-  return stage.sums();
+ForwardBackward::ForwardBackward(const config::RunConfig& config, std::vector<model::Transformer*> chunks,
+                                 const Parallel& parallel)
+    : config_(config), chunks_(std::move(chunks)), parallel_(parallel) {}
+
+pipeline::Executor& ForwardBackward::executor(int num_microbatches, bool trains) {
+  auto& executor = executors_[{num_microbatches, trains}];
+  if (executor == nullptr) {
+    pipeline::Schedule schedule = trains ? pipeline::schedule_of(config_.model, num_microbatches)
+                                         : pipeline::forward_schedule(config_.model, num_microbatches);
+    executor = std::make_unique<pipeline::Executor>(std::move(schedule), static_cast<int>(parallel_.pipeline.rank()),
+                                                    parallel_.channels(), parallel_.world.device());
+  }
+  return *executor;
 }
 
-LossSums evaluate_microbatches(model::Transformer& model, int num_microbatches, const MicrobatchProvider& microbatch) {
+LossSums ForwardBackward::train(const StepInput& input, StepTimes& times) {
+  pipeline::Executor& passes = executor(input.num_microbatches, true);
+  const bool splits_backward = pipeline::last_phase(passes.schedule()) == pipeline::Phase::kWeight;
+  TrainingChunks chunks(chunks_, config_, input, splits_backward, parallel_.world.device());
+  times.pipeline = passes.run(chunks, input.step + 1);
+  times.pipeline.peak_activation_bytes = chunks.peak_activation_bytes();
+  times.data_wait_ns = chunks.data_wait_ns();
+  return chunks.sums();
+}
+
+LossSums ForwardBackward::evaluate(int num_microbatches, const MicrobatchProvider& microbatch) {
   const at::NoGradGuard no_grad;
-  EvaluationStage stage(model, microbatch);
-  pipeline::run(pipeline::forward_only(1, num_microbatches), 0, stage);
-  return stage.sums();
+  EvaluationChunks chunks(chunks_, config_, microbatch);
+  executor(num_microbatches, false).run(chunks, 0);
+  return chunks.sums();
 }
 
 }  // namespace pharos::train

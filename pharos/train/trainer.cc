@@ -14,6 +14,8 @@
 #include "pharos/hf/weights.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
+#include "pharos/model/stages.h"
+#include "pharos/pipeline/run_schedule.h"
 #include "pharos/train/agreement.h"
 
 namespace pharos::train {
@@ -91,12 +93,10 @@ std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::string& pur
 }
 
 void Trainer::build_model() {
-  model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), parallel_.mesh,
-                                                parallel_.rank, parallel_.model_groups());
+  together(parallel_.world, "stages", [this] { declare_chunks(); });
   together(parallel_.world, "initial weights", [this] { initialize_weights(); });
-  const auto parameters = model_->parameters();
   optimizer_ = std::make_unique<optim::DataParallel>(
-      parameters, optim::parallel_groups(parallel_.world, parallel_.mesh, parameters), parallel_.mesh, parallel_.rank,
+      parameters_, optim::parallel_groups(parallel_.world, parallel_.mesh, parameters_), parallel_.mesh, parallel_.rank,
       optim::data_parallel_options(config_), optim::optimizer_options(config_));
   std::vector<std::string> warnings;
   schedule_ = std::make_unique<optim::LrSchedule>(optim::lr_schedule_options(config_, batches_, warnings));
@@ -104,39 +104,58 @@ void Trainer::build_model() {
   state_.seed = static_cast<std::uint64_t>(config_.rng.seed);
 }
 
+void Trainer::declare_chunks() {
+  const std::vector<model::Stage> stages = model::stages_of(config_.model);
+  tensor::Parameter* words = nullptr;
+  for (const int index :
+       pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
+    model::Stage stage = stages.at(static_cast<std::size_t>(index));
+    if (!stage.embedding) stage.tied_words = words;
+    chunks_.push_back(std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank,
+                                                           parallel_.model_groups()));
+    if (stage.embedding) words = chunks_.back()->parameters().front();
+  }
+  std::vector<model::Transformer*> passed;
+  for (const auto& chunk : chunks_) {
+    passed.push_back(chunk.get());
+    const auto parameters = chunk->parameters();
+    parameters_.insert(parameters_.end(), parameters.begin(), parameters.end());
+  }
+  passes_ = std::make_unique<ForwardBackward>(config_, std::move(passed), parallel_);
+}
+
 void Trainer::initialize_weights() {
   const auto& pretrained = config_.checkpoint.pretrained_checkpoint;
   const bool from_hugging_face =
       pretrained && std::filesystem::exists(std::filesystem::path(*pretrained) / "config.json");
   if (!pretrained && !config_.model.hf_path) {
-    model_->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
+    for (const auto& chunk : chunks_) chunk->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
     return;
   }
   if (!pretrained || from_hugging_face) {
     const std::string& folder = pretrained ? *pretrained : *config_.model.hf_path;
-    hf::check_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
-    model_->allocate(device());
-    hf::load_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
+    hf::check_weights(parameters_, folder, parallel_.mesh, parallel_.rank);
+    for (const auto& chunk : chunks_) chunk->allocate(device());
+    hf::load_weights(parameters_, folder, parallel_.mesh, parallel_.rank);
     console_.line("initial weights from " + folder);
     return;
   }
-  model_->allocate(device());
+  for (const auto& chunk : chunks_) chunk->allocate(device());
   const auto found = find_checkpoint("initial weights", *pretrained, std::nullopt);
   if (!found) {
     throw base::UserError({.what = "There is no checkpoint in '" + *pretrained + "'.",
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
                            .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
   }
-  checkpoint::load(checkpoint::weights_of(model_->parameters()), found->folder, {}, parallel_.mesh, parallel_.rank);
+  checkpoint::load(checkpoint::weights_of(parameters_), found->folder, {}, parallel_.mesh, parallel_.rank);
   console_.line("initial weights from " + found->folder.string());
 }
 
 checkpoint::Contents Trainer::contents() {
-  const std::vector<tensor::Parameter*> parameters = model_->parameters();
   checkpoint::Contents contents;
   const auto add = [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element,
                        bool is_fragment) {
-    contents.push_back({.parameter = parameters[index],
+    contents.push_back({.parameter = parameters_[index],
                         .kind = std::string(kind),
                         .values = values,
                         .first_element = first_element,
@@ -241,7 +260,7 @@ StepRecord Trainer::run_iteration() {
     const StepInput input{state_.step, record.num_microbatches, record.loss_scale, [&](int index) {
                             return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
                           }};
-    sums = forward_backward(*model_, config_, input, &times);
+    sums = passes_->train(input, times);
     optimizer_->finish_gradients();
     sums = reduce(sums);
     if (config_.model.calculate_per_token_loss) optimizer_->scale_gradients(1 / std::max(1.0, sums.tokens));

@@ -41,6 +41,8 @@ class Trainer {
  private:
   void open_data();
   void build_model();
+  /// The model chunks of this pipeline rank, by schedule and layout, without values.
+  void declare_chunks();
   void initialize_weights();
   void load_checkpoint();
   /// UserError when a resumed run has no checkpoint although it saved some.
@@ -89,7 +91,9 @@ class Trainer {
   std::int64_t train_iters_ = 0;
 
   std::unique_ptr<DataFeed> data_;
-  std::unique_ptr<model::Transformer> model_;
+  std::vector<std::unique_ptr<model::Transformer>> chunks_;  ///< of the model, that this pipeline rank holds
+  std::vector<tensor::Parameter*> parameters_;               ///< of all chunks, in forward order
+  std::unique_ptr<ForwardBackward> passes_;
   std::unique_ptr<optim::DataParallel> optimizer_;
   std::unique_ptr<optim::LrSchedule> schedule_;
   std::unique_ptr<MetricsLog> metrics_;

@@ -122,7 +122,7 @@ void Trainer::first_step_done(std::int64_t duration_ns) {
 }
 
 LossSums Trainer::reduce(const LossSums& sums) {
-  const auto values = parallel_.data.reduce_values({sums.loss, sums.tokens}, comm::ReduceOp::kSum, {"loss"});
+  const auto values = parallel_.losses.reduce_values({sums.loss, sums.tokens}, comm::ReduceOp::kSum, {"loss"});
   return {values[0], values[1]};
 }
 
@@ -146,8 +146,8 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
     comm::report_progress("evaluation", state_.step);
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
-    const LossSums part = evaluate_microbatches(
-        *model_, num_microbatches, [&](int index) { return data_->microbatch(split, consumed, index, device()); });
+    const LossSums part = passes_->evaluate(
+        num_microbatches, [&](int index) { return data_->microbatch(split, consumed, index, device()); });
     sums.loss += part.loss;
     sums.tokens += part.tokens;
     if (split == DataSplit::kValidation) state_.consumed_valid_samples += batch;
