@@ -91,12 +91,23 @@ Transformer::Transformer(const ModelConfig& config, const Stage& stage, const co
     layers_.push_back(declare_layer(config, stage.first_layer + i, mesh, rank, parallel_));
   if (stage.output) {
     final_layernorm_ = declare_norm(config, "decoder.final_layernorm", *config.hidden_size, parallel_.sequence);
-    PHAROS_CHECK(!config.share_embeddings_and_output_weights || stage.embedding,
-                 "tied embeddings need both ends on one stage");
     if (!config.share_embeddings_and_output_weights) output_layer_ = declare_output_layer(config);
-    if (embedding_ && !output_layer_) embedding_->words.num_uses = 2;
   }
+  if (config.share_embeddings_and_output_weights) tie_words();
   for (auto* parameter : parameters()) tensor::declare(*parameter, compute_type(config), mesh, rank);
+}
+
+void Transformer::tie_words() {
+  using Tie = tensor::Parameter::Tie;
+  if (embedding_) embedding_->words.tie = Tie::kOriginal;
+  if (!stage_.output) return;
+  if (tensor::Parameter* words = embedding_ ? &embedding_->words : stage_.tied_words; words != nullptr) {
+    words->tie = Tie::kNone;
+    words->num_uses = 2;
+    return;
+  }
+  output_layer_ = declare_embedding(config_, parallel_).words;
+  output_layer_->tie = Tie::kCopy;
 }
 
 std::vector<tensor::Parameter*> Transformer::parameters() {
@@ -158,8 +169,13 @@ at::Tensor Transformer::run_layers(at::Tensor hidden, const nn::ForwardContext& 
   return hidden;
 }
 
+const tensor::Parameter& Transformer::output_words() const {
+  if (output_layer_) return *output_layer_;
+  return embedding_ ? embedding_->words : *stage_.tied_words;
+}
+
 at::Tensor Transformer::own_logits(const at::Tensor& hidden) const {
-  return nn::column_linear(hidden, output_layer_ ? *output_layer_ : embedding_->words, nullptr, parallel_);
+  return nn::column_linear(hidden, output_words(), nullptr, parallel_);
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
