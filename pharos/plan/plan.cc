@@ -6,6 +6,7 @@
 #include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/derived.h"
 #include "pharos/model/flops.h"
+#include "pharos/pipeline/run_schedule.h"
 #include "pharos/plan/estimate_setup.h"
 
 namespace pharos::plan {
@@ -74,9 +75,11 @@ std::vector<std::string> notes_of(const RunConfig& config, const Plan& plan) {
 
 }  // namespace
 
-Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size) {
+Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
+               const std::optional<std::filesystem::path>& costs_run) {
   const RunConfig& config = resolved.config;
   const comm::Mesh mesh(world_size, comm::parallel_sizes(config));
+  pipeline::check_microbatch_counts(config, mesh.size(comm::MeshDim::kData));
   Plan plan;
   plan.recipe = resolved.recipe_name;
   plan.mesh = mesh;
@@ -92,6 +95,7 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size) 
   plan.dataset = plan_dataset(config, mesh.size(comm::MeshDim::kData));
   plan.memory = plan_memory(config, mesh, plan.parameters, plan.dataset.memory_bytes);
   plan.communication = plan_communication(config, mesh, plan.parameters, plan.steps.num_microbatches);
+  if (config.model.pipeline_model_parallel_size > 1) plan.pipeline = plan_pipeline(resolved, mesh, costs_run);
   plan.megatron = model::estimate_memory(config.model, estimate_setup(config, mesh));
   plan.megatron_lines = model::render_memory_lines(config.model, plan.megatron);
   plan.checkpoint = plan_checkpoints(resolved, mesh, plan.parameters, plan.steps.iterations);
