@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "pharos/base/error.h"
 #include "pharos/base/text.h"
 #include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/derived.h"
 #include "pharos/model/flops.h"
-#include "pharos/pipeline/run_schedule.h"
 #include "pharos/plan/estimate_setup.h"
 
 namespace pharos::plan {
@@ -79,7 +79,6 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
                const std::optional<std::filesystem::path>& costs_run) {
   const RunConfig& config = resolved.config;
   const comm::Mesh mesh(world_size, comm::parallel_sizes(config));
-  pipeline::check_microbatch_counts(config, mesh.size(comm::MeshDim::kData));
   Plan plan;
   plan.recipe = resolved.recipe_name;
   plan.mesh = mesh;
@@ -88,6 +87,14 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
   if (config.model.num_moe_experts)
     plan.dims.insert(plan.dims.end(), {MeshDim::kExpertTensor, MeshDim::kExpert, MeshDim::kExpertData});
   plan.chunks = model_chunks(config.model);
+  if (config.model.pipeline_model_parallel_size > 1 && !config.validation.skip_train)
+    plan.pipeline = plan_pipeline(resolved, mesh, costs_run);
+  if (costs_run && !plan.pipeline) {
+    throw base::UserError(
+        {.what = "This configuration trains on one stage: there is nothing to take measured times for.",
+         .where = "--costs",
+         .fix = "Leave it out, or choose model.pipeline_model_parallel_size above 1."});
+  }
   plan.parameters = plan_parameters(config.model, mesh);
   plan.steps = plan_steps(config, mesh);
   plan.flops = plan_flops(config, plan.steps);
@@ -95,7 +102,6 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
   plan.dataset = plan_dataset(config, mesh.size(comm::MeshDim::kData));
   plan.memory = plan_memory(config, mesh, plan.parameters, plan.dataset.memory_bytes);
   plan.communication = plan_communication(config, mesh, plan.parameters, plan.steps.num_microbatches);
-  if (config.model.pipeline_model_parallel_size > 1) plan.pipeline = plan_pipeline(resolved, mesh, costs_run);
   plan.megatron = model::estimate_memory(config.model, estimate_setup(config, mesh));
   plan.megatron_lines = model::render_memory_lines(config.model, plan.megatron);
   plan.checkpoint = plan_checkpoints(resolved, mesh, plan.parameters, plan.steps.iterations);

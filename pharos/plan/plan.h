@@ -51,7 +51,7 @@ struct Plan {
   ParameterPlan parameters;
   MemoryPlan memory;
   CommunicationPlan communication;
-  std::optional<PipelinePlan> pipeline;  ///< with a pipeline size above 1
+  std::optional<PipelinePlan> pipeline;  ///< of a run that trains with a pipeline size above 1
   model::MemoryEstimate megatron;
   std::vector<std::string> megatron_lines;
   FlopsPlan flops;
@@ -63,8 +63,7 @@ struct Plan {
 };
 
 /// `resolved` must be valid for `world_size` ranks (config::prepare with Purpose::kPlan). UserError for a damaged
-/// header of a dataset, for a global batch size that the pipeline schedule cannot run, and from plan_pipeline(), which
-/// gets `costs_run`.
+/// header of a dataset, and from plan_pipeline(), which gets `costs_run`.
 Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
                const std::optional<std::filesystem::path>& costs_run = std::nullopt);
 

@@ -80,7 +80,9 @@ std::optional<ResolvedConfig> configured_for(const ResolvedConfig& resolved, con
 OtherSchedule try_schedule(const std::string& name, const ResolvedConfig& resolved, const comm::Mesh& mesh,
                            const PipelinePlan& plan) {
   const ModelConfig& model = resolved.config.model;
-  OtherSchedule other{.name = name, .is_planned = name == config::pipeline_schedule_or_default(model)};
+  OtherSchedule other;
+  other.name = name;
+  other.is_planned = name == config::pipeline_schedule_or_default(model);
   other.num_chunks =
       other.is_planned ? plan.timeline.schedule.num_chunks : chunks_under(name, config::num_model_chunks(model));
   const auto changed = other.is_planned ? std::optional(resolved) : configured_for(resolved, mesh, other);
@@ -131,6 +133,7 @@ pipeline::Schedule planned_schedule(const config::RunConfig& config, const comm:
 PipelinePlan plan_pipeline(const ResolvedConfig& resolved, const comm::Mesh& mesh,
                            const std::optional<std::filesystem::path>& costs_run) {
   const config::RunConfig& config = resolved.config;
+  pipeline::check_microbatch_counts(config, mesh.size(comm::MeshDim::kData));
   const pipeline::Schedule schedule = planned_schedule(config, mesh);
   const bool defers = defers_weights(schedule);
   PipelinePlan plan;

@@ -47,8 +47,8 @@ struct PipelinePlan {
 };
 
 /// `resolved` must be valid for the mesh's world size. `costs_run`: the folder of a run whose measured times to use
-/// instead of operations. UserError when the schedule cannot run the number of microbatches, and from
-/// costs_from_run().
+/// instead of operations. UserError when the schedule cannot run the microbatches of a global batch size of
+/// the run (pipeline::check_microbatch_counts), and from costs_from_run().
 PipelinePlan plan_pipeline(const config::ResolvedConfig& resolved, const comm::Mesh& mesh,
                            const std::optional<std::filesystem::path>& costs_run = std::nullopt);
 

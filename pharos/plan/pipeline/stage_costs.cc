@@ -118,9 +118,8 @@ PlannedCosts costs_from_run(const RunConfig& config, const std::vector<ModelChun
          .where = "--costs",
          .fix = "Give a run with the same stages, or leave out --costs: times are then from operations."});
   }
-  PlannedCosts planned{.costs = pipeline::costs_of(steps),
-                       .time_unit = "ms",
-                       .source = fmt::format("measured by the run in {}", run_folder.string())};
+  PlannedCosts planned{pipeline::costs_of(steps), "ms",
+                       "the times that the run in " + run_folder.string() + " measured"};
   add_bytes(planned, config, chunks, defers);
   return planned;
 }
