@@ -30,6 +30,8 @@ struct MeasuredStep {
   std::vector<MeasuredAction> actions = {};
   std::int64_t bytes_sent = 0;             ///< to other ranks
   std::int64_t peak_activation_bytes = 0;  ///< kept between forward and backward at once; 0: not measured
+  std::int64_t global_rank = 0;
+  std::int64_t replica = 0;  ///< which pipeline, by the global rank that is first in it
   bool operator==(const MeasuredStep&) const = default;
 };
 

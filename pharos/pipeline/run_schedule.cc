@@ -8,6 +8,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/config/batch_schedule.h"
 #include "pharos/config/derived.h"
 #include "pharos/pipeline/schedule_file.h"
 
@@ -106,6 +107,25 @@ Schedule forward_schedule(const config::ModelConfig& model, int num_microbatches
     }
   }
   return forwards;
+}
+
+void check_microbatch_counts(const config::RunConfig& config, std::int64_t data_parallel) {
+  if (config.model.pipeline_model_parallel_size == 1 || config.validation.skip_train) return;
+  const std::int64_t unit = *config.train.micro_batch_size * data_parallel;
+  for (const std::int64_t size : config::global_batch_sizes(config, data_parallel)) {
+    try {
+      schedule_of(config.model, static_cast<int>(size / unit));
+    } catch (const base::UserError& error) {
+      base::UserError::Parts parts = error.parts();
+      parts.what = fmt::format("Steps of {} samples cannot run: {}", size, parts.what);
+      if (parts.where.empty()) parts.where = "model.pipeline_schedule";
+      parts.fix += fmt::format(
+          "{}A microbatch is {} samples over all data-parallel ranks; see train.global_batch_size, "
+          "train.rampup_batch_size and train.step_batch_size_schedule.",
+          parts.fix.empty() ? "" : " ", unit);
+      throw base::UserError(parts);
+    }
+  }
 }
 
 }  // namespace pharos::pipeline
