@@ -20,12 +20,12 @@ struct MeasuredAction {
 
 /// One rank's actions of one step, in order.
 struct MeasuredStep {
-  std::int64_t step = 0;  ///< from 1, as in the log
-  std::string schedule = {};   ///< name
+  std::int64_t step = 0;      ///< from 1, as in the log
+  std::string schedule = {};  ///< name
   int num_ranks = 1;
   int num_chunks = 1;
   int num_microbatches = 1;
-  int rank = 0;             ///< in the pipeline
+  int rank = 0;                  ///< in the pipeline
   std::vector<int> stages = {};  ///< [chunk]
   std::vector<MeasuredAction> actions = {};
   std::int64_t bytes_sent = 0;             ///< to other ranks

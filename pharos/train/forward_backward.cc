@@ -118,6 +118,7 @@ class TrainingChunks : public Chunks {
 
   Tensors backward(int microbatch, int index, Tensors output_grads) override {
     InFlight& pass = in_flight_.at({microbatch, index});
+    if (!splits_backward_) input_.begin_pass(static_cast<std::size_t>(index));
     if (pass.loss.sum.defined()) output_grads = {loss_gradient(pass.loss)};
     torch::autograd::Engine::get_default_engine().execute({std::exchange(pass.root, {})}, std::move(output_grads),
                                                           /*keep_graph=*/false, /*create_graph=*/false,
@@ -131,6 +132,7 @@ class TrainingChunks : public Chunks {
   }
 
   void weight(int microbatch, int index) override {
+    input_.begin_pass(static_cast<std::size_t>(index));
     in_flight_.extract({microbatch, index}).mapped().weight_gradients->run_all();
   }
 

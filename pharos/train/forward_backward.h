@@ -29,6 +29,8 @@ struct StepInput {
   int num_microbatches = 1;
   double loss_scale = 1;
   MicrobatchProvider microbatch;
+  /// Called before each pass that completes the gradients of a microbatch in a chunk (optim::DataParallel::begin_pass).
+  std::function<void(std::size_t chunk)> begin_pass;
 };
 
 struct StepTimes {

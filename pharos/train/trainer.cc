@@ -95,9 +95,14 @@ std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::string& pur
 void Trainer::build_model() {
   together(parallel_.world, "stages", [this] { declare_chunks(); });
   together(parallel_.world, "initial weights", [this] { initialize_weights(); });
+  optim::ModelChunks chunks;
+  for (const auto& chunk : chunks_) chunks.push_back(chunk->parameters());
+  const std::vector<int> ranks = pipeline::ranks_of_stages(config_.model);
   optimizer_ = std::make_unique<optim::DataParallel>(
-      parameters_, optim::parallel_groups(parallel_.world, parallel_.mesh, parameters_), parallel_.mesh, parallel_.rank,
-      optim::data_parallel_options(config_), optim::optimizer_options(config_));
+      chunks,
+      optim::parallel_groups(parallel_.world, parallel_.mesh, parameters_,
+                             {.embedding = ranks.front(), .output = ranks.back()}),
+      parallel_.mesh, parallel_.rank, optim::data_parallel_options(config_), optim::optimizer_options(config_));
   std::vector<std::string> warnings;
   schedule_ = std::make_unique<optim::LrSchedule>(optim::lr_schedule_options(config_, batches_, warnings));
   for (const auto& warning : warnings) console_.line("warning: " + warning);
@@ -257,9 +262,14 @@ StepRecord Trainer::run_iteration() {
     PHAROS_SPAN(forward_backward_span, Group::kForwardBackward, "megatron.train.iteration.forward_backward",
                 {"num_microbatches", std::int64_t{record.num_microbatches}});
     optimizer_->begin_step(record.num_microbatches);
-    const StepInput input{state_.step, record.num_microbatches, record.loss_scale, [&](int index) {
-                            return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
-                          }};
+    StepInput input{.step = state_.step,
+                    .num_microbatches = record.num_microbatches,
+                    .loss_scale = record.loss_scale,
+                    .microbatch =
+                        [&](int index) {
+                          return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
+                        },
+                    .begin_pass = [&](std::size_t chunk) { optimizer_->begin_pass(chunk); }};
     sums = passes_->train(input, times);
     optimizer_->finish_gradients();
     sums = reduce(sums);
