@@ -4,6 +4,14 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#ifdef PHAROS_BROKEN_STAGE
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#endif
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -31,6 +39,20 @@ MicrobatchLoss masked_loss(const model::Transformer& chunk, const at::Tensor& hi
   const at::Tensor losses = chunk.token_losses(hidden, batch.labels);
   return {(losses * batch.loss_mask).sum(), batch.loss_mask.sum()};
 }
+
+#ifdef PHAROS_BROKEN_STAGE
+/// A program of the tests fails in mid-pipeline: PHAROS_BREAK = throw|stop|kill,FIRST_LAYER,MICROBATCH,STEP.
+void break_down(std::int64_t first_layer, int microbatch, std::int64_t step) {
+  const char* text = std::getenv("PHAROS_BREAK");
+  if (text == nullptr) return;
+  char kind[8];
+  long long layer = 0, at_microbatch = 0, at_step = 0;
+  if (std::sscanf(text, "%7[^,],%lld,%lld,%lld", kind, &layer, &at_microbatch, &at_step) != 4) std::abort();
+  if (first_layer != layer || microbatch != at_microbatch || step != at_step) return;
+  if (std::string_view(kind) == "throw") throw std::runtime_error("made to fail");
+  ::raise(std::string_view(kind) == "stop" ? SIGSTOP : SIGKILL);
+}
+#endif
 
 /// What training and evaluation have in common: chunks, and the hidden states between them.
 class Chunks : public pipeline::StageRunner {
@@ -91,6 +113,9 @@ class TrainingChunks : public Chunks {
         bytes_before_(tensor::allocated_bytes(device)) {}
 
   Tensors forward(int microbatch, int index, Tensors inputs) override {
+#ifdef PHAROS_BROKEN_STAGE
+    break_down(chunk(index).stage().first_layer, microbatch, input_.step + 1);
+#endif
     const Microbatch batch = read(microbatch);
     nn::ForwardContext context = context_of(batch);
     context.training = true;
