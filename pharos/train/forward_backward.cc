@@ -20,6 +20,7 @@
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
 #include "pharos/lens/span.h"
+#include "pharos/model/stages.h"
 #include "pharos/nn/linear.h"
 #include "pharos/pipeline/run_schedule.h"
 #include "pharos/tensor/host_allocator.h"
