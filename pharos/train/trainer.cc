@@ -119,8 +119,8 @@ void Trainer::declare_chunks() {
   pipeline::check_microbatch_counts(config_, parallel_.data.size());
   const std::vector<model::Stage> stages = model::stages_of(config_.model);
   tensor::Parameter* words = nullptr;
-  for (const int index :
-       pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
+  const auto stages_of_ranks = pipeline::stages_of_ranks(config_.model);
+  for (const int index : stages_of_ranks.at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
     model::Stage stage = stages.at(static_cast<std::size_t>(index));
     if (!stage.embedding) stage.tied_words = words;
     chunks_.push_back(std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank,
