@@ -137,8 +137,8 @@ TEST_P(DataParallelChunks, EqualOneRankInAnyOrder) {
 
 INSTANTIATE_TEST_SUITE_P(All, DataParallelChunks, ::testing::Values(Gaps::kNone, Gaps::kAlike, Gaps::kOnOneRank),
                          [](const auto& tested) {
-                           constexpr const char* kNames[] = {"complete", "gaps", "gaps_on_one_rank"};
-                           return kNames[static_cast<int>(tested.param)];
+                           if (tested.param == Gaps::kNone) return "complete";
+                           return tested.param == Gaps::kAlike ? "gaps" : "gaps_on_one_rank";
                          });
 
 // A gradient whose chunk has no pass afterwards would never be reduced.
