@@ -25,9 +25,9 @@ struct MeasuredStep {
   int num_ranks = 1;
   int num_chunks = 1;
   int num_microbatches = 1;
-  int rank = 0;             ///< in the pipeline
-  std::vector<int> stages;  ///< [chunk]
-  std::vector<MeasuredAction> actions;
+  int rank = 0;                  ///< in the pipeline
+  std::vector<int> stages = {};  ///< [chunk]
+  std::vector<MeasuredAction> actions = {};
   std::int64_t bytes_sent = 0;             ///< to other ranks
   std::int64_t peak_activation_bytes = 0;  ///< kept between forward and backward at once; 0: not measured
   std::int64_t global_rank = 0;

@@ -105,10 +105,11 @@ std::optional<std::vector<const MeasuredStep*>> whole_step(const std::vector<con
 }
 
 Schedule schedule_of_step(const std::vector<const MeasuredStep*>& ranks) {
-  Schedule schedule{.name = ranks.front()->schedule,
-                    .num_ranks = ranks.front()->num_ranks,
-                    .num_chunks = ranks.front()->num_chunks,
-                    .num_microbatches = ranks.front()->num_microbatches};
+  Schedule schedule;
+  schedule.name = ranks.front()->schedule;
+  schedule.num_ranks = ranks.front()->num_ranks;
+  schedule.num_chunks = ranks.front()->num_chunks;
+  schedule.num_microbatches = ranks.front()->num_microbatches;
   for (const MeasuredStep* step : ranks) {
     schedule.stage_of.push_back(step->stages);
     auto& actions = schedule.actions.emplace_back();
@@ -130,7 +131,9 @@ void complete_rank(RankTimeline& line, const std::vector<Idle>& idle, double spa
 }
 
 StepTimeline timeline_of(const std::vector<const MeasuredStep*>& ranks, Schedule schedule) {
-  StepTimeline result{.step = ranks.front()->step, .clock_offset_ns = clock_offsets(schedule, ranks)};
+  StepTimeline result;
+  result.step = ranks.front()->step;
+  result.clock_offset_ns = clock_offsets(schedule, ranks);
   std::int64_t begin_ns = std::numeric_limits<std::int64_t>::max();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
     begin_ns = std::min(begin_ns, ranks[rank]->actions.front().start_ns - result.clock_offset_ns[rank]);

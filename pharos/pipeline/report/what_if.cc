@@ -37,7 +37,9 @@ int num_chunks_of(const std::string& name, const Schedule& current) {
 }
 
 Alternative alternative(const std::string& name, const Schedule& current, const StageCosts& costs) {
-  Alternative result{.schedule = name, .num_chunks = num_chunks_of(name, current)};
+  Alternative result;
+  result.schedule = name;
+  result.num_chunks = num_chunks_of(name, current);
   try {
     const Schedule schedule = make_schedule(name, {.num_ranks = current.num_ranks,
                                                    .num_chunks = result.num_chunks,
@@ -108,11 +110,12 @@ std::string layout_of(const std::vector<int>& layers) {
 StageCosts resampled(const StageCosts& costs, int num_stages) {
   const auto num_old = static_cast<std::int64_t>(costs.forward.size());
   if (num_old == num_stages) return costs;
-  StageCosts result{.forward = resampled_sums(costs.forward, num_stages),
-                    .backward = resampled_sums(costs.backward, num_stages),
-                    .weight = resampled_sums(costs.weight, num_stages),
-                    .activation_bytes = resampled_sums(costs.activation_bytes, num_stages),
-                    .weight_bytes = resampled_sums(costs.weight_bytes, num_stages)};
+  StageCosts result;
+  result.forward = resampled_sums(costs.forward, num_stages);
+  result.backward = resampled_sums(costs.backward, num_stages);
+  result.weight = resampled_sums(costs.weight, num_stages);
+  result.activation_bytes = resampled_sums(costs.activation_bytes, num_stages);
+  result.weight_bytes = resampled_sums(costs.weight_bytes, num_stages);
   const double num_hops = static_cast<double>(std::max<std::int64_t>(1, num_old - 1));
   const double mean = std::accumulate(costs.transfer.begin(), costs.transfer.end() - 1, 0.0) / num_hops;
   for (std::int64_t stage = 0; stage < num_stages; ++stage) {
@@ -153,7 +156,8 @@ LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers) 
     middle_layers = std::max(1, layers.back());
   }
   const double per_layer = middle_time / middle_layers;
-  LayerTimes times{.per_layer = std::vector<double>(num_stages, per_layer)};
+  LayerTimes times;
+  times.per_layer.assign(num_stages, per_layer);
   for (std::size_t stage = 1; stage < last; ++stage) {
     if (layers[stage] > 0) times.per_layer[stage] = total_time(costs, stage) / layers[stage];
   }
@@ -171,7 +175,8 @@ LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers) 
 std::optional<Split> better_split(const Schedule& schedule, const StageCosts& costs, const std::vector<int>& layers) {
   if (layers.size() < 2) return std::nullopt;
   const LayerTimes times = layer_times(costs, layers);
-  Split split{.layers = balanced_layers(schedule, times, std::accumulate(layers.begin(), layers.end(), 0))};
+  Split split;
+  split.layers = balanced_layers(schedule, times, std::accumulate(layers.begin(), layers.end(), 0));
   if (split.layers == layers) return std::nullopt;
   const Timeline timeline = simulate(schedule, costs_with(costs, times, split.layers));
   if (timeline.span >= simulate(schedule, costs).span * (1 - 1e-6)) return std::nullopt;
