@@ -24,11 +24,15 @@ void require_run_folder(const fs::path& folder) {
                          .fix = "Give the folder that --run-dir named."});
 }
 
-std::vector<pipeline::MeasuredStep> measured_steps(const fs::path& folder, std::ostream& warnings) {
+std::vector<pipeline::MeasuredStep> measured_steps(const fs::path& folder, std::optional<std::int64_t> only_step,
+                                                   std::ostream& warnings) {
   std::int64_t num_damaged = 0;
-  std::vector<pipeline::MeasuredStep> steps = pipeline::read_measured_steps(folder, &num_damaged);
+  std::vector<pipeline::MeasuredStep> steps = pipeline::read_measured_steps(folder, &num_damaged, only_step);
+  if (steps.empty() && only_step)
+    steps = pipeline::read_measured_steps(folder, &num_damaged);  // to say which there are
   if (num_damaged > 0)
-    warnings << "note: " << num_damaged << " damaged lines in " << (folder / "trace").string() << " were left out\n";
+    warnings << "note: lines left out because they are damaged: " << num_damaged << ", in "
+             << (folder / "trace").string() << "\n";
   if (!steps.empty()) return steps;
   throw base::UserError(
       {.what = "No pipeline was measured in " + folder.string() + ".",
@@ -59,7 +63,7 @@ void report_pipeline(const PipelineReportOptions& options, std::ostream& out, st
   const fs::path folder = options.run_folder;
   require_run_folder(folder);
   const auto report =
-      pipeline::make_report(measured_steps(folder, warnings),
+      pipeline::make_report(measured_steps(folder, options.step, warnings),
                             {.step = options.step, .replica = options.replica, .layers = layers_of(folder)});
   const std::string text = rendered(report, options.format);
   if (options.output.empty()) {

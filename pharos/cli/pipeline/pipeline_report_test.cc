@@ -88,7 +88,7 @@ TEST_F(PipelineReport, CountsDamagedLines) {
   record_run();
   std::ofstream(folder_ / "trace" / "pipeline_rank_00001.jsonl", std::ios::app) << "{\"step\":3,";
   EXPECT_THAT(report({}), HasSubstr("most would help"));
-  EXPECT_THAT(warnings_, HasSubstr("1 damaged lines"));
+  EXPECT_THAT(warnings_, HasSubstr("damaged: 1, in "));
 }
 
 }  // namespace

@@ -99,6 +99,18 @@ TEST_F(MeasuredFileTest, LastOfARepeatedStepCounts) {
   EXPECT_EQ(read_measured_steps(folder_)[0], again[0]);
 }
 
+TEST_F(MeasuredFileTest, KeepsTheLastSteps) {
+  MeasuredFile file(folder_, 0);
+  const std::int64_t last = static_cast<std::int64_t>(kMostMeasuredSteps) + 10;
+  for (std::int64_t step = 1; step <= last; ++step) file.append(steps_of(gpipe(1, 1), step)[0]);
+  const auto steps = read_measured_steps(folder_);
+  ASSERT_EQ(steps.size(), kMostMeasuredSteps);
+  EXPECT_EQ(steps.front().step, 11);
+  EXPECT_EQ(steps.back().step, last);
+  EXPECT_EQ(read_measured_steps(folder_, nullptr, 3), steps_of(gpipe(1, 1), 3));
+  EXPECT_TRUE(read_measured_steps(folder_, nullptr, last + 1).empty());
+}
+
 TEST_F(MeasuredFileTest, RefusesOtherShapes) {
   write(steps_of(gpipe(1, 2), 1));
   const std::string good = base::read_file(file(0));

@@ -56,12 +56,12 @@ inline StageCosts uneven_costs(int num_stages, double transfer) {
   return costs;
 }
 
-/// A schedule of each kind for 3 ranks and 8 microbatches.
+/// A schedule of each kind for 3 ranks and 9 microbatches.
 inline std::vector<Schedule> one_of_each() {
   std::vector<Schedule> schedules;
   for (const std::string& name : schedule_names()) {
     const bool has_chunks = name == "interleaved" || name == "zbv" || name == "dualpipev";
-    schedules.push_back(make_schedule(name, {.num_ranks = 3, .num_chunks = has_chunks ? 2 : 1, .num_microbatches = 8}));
+    schedules.push_back(make_schedule(name, {.num_ranks = 3, .num_chunks = has_chunks ? 2 : 1, .num_microbatches = 9}));
   }
   return schedules;
 }
