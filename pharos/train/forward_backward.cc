@@ -40,7 +40,7 @@ class TrainingStage : public pipeline::StageRunner {
     if (times_ != nullptr) times_->data_wait_ns += base::monotonic_ns() - start;
     nn::ForwardContext context;
     context.positions = batch.positions;
-    context.attention_mask = batch.attention_mask;
+    context.segments = batch.segments;
     context.training = true;
     context.seed = static_cast<std::uint64_t>(config_.rng.seed);
     context.step = input_.step;
@@ -84,7 +84,7 @@ class EvaluationStage : public pipeline::StageRunner {
     const Microbatch batch = microbatch_(microbatch);
     nn::ForwardContext context;
     context.positions = batch.positions;
-    context.attention_mask = batch.attention_mask;
+    context.segments = batch.segments;
     const MicrobatchLoss loss = masked_loss(model_, batch, context);
     sums_.loss += loss.sum.item<double>();
     sums_.tokens += loss.tokens.item<double>();
