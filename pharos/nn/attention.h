@@ -44,7 +44,7 @@ struct SelfAttention {
   std::optional<Norm> q_layernorm, k_layernorm;  ///< per head, [head_width]
   RowLinear linear_proj;
   AttentionOptions options;
-  ContextParallel context_parallel;
+  ContextParallel context_parallel = {};
 
   /// hidden: [batch, tokens, hidden], under sequence parallelism this rank's tokens; `angles` are those of all tokens
   /// of its context-parallel rank, null without rotary positions; `layer` indexes the cache.
