@@ -1,15 +1,19 @@
 #include "pharos/cli/plan_command.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/base/file.h"
 #include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
+#include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/limits.h"
 #include "pharos/config/resolve.h"
 #include "pharos/plan/plan.h"
@@ -24,6 +28,9 @@ struct Arguments {
   std::int64_t world_size = 0;  ///< 0: the smallest that fits
   bool with_ranks = false;
   bool as_json = false;
+  std::string schedule;       ///< "text" or "svg": the timeline alone
+  std::string schedule_file;  ///< where the timeline goes; empty: standard output
+  std::string costs_run;      ///< folder of a run
 };
 
 /// The fewest ranks the configuration runs on. Its problems are left to the reading that knows the number of ranks.
@@ -39,6 +46,19 @@ std::int64_t smallest_world_size(const config::ResolveRequest& request) {
   return world_size;
 }
 
+void show_schedule(const Arguments& arguments, const config::ResolvedConfig& resolved, std::int64_t world_size,
+                   const std::optional<std::filesystem::path>& costs_run) {
+  const comm::Mesh mesh(world_size, comm::parallel_sizes(resolved.config));
+  const plan::PipelinePlan plan = plan::plan_pipeline(resolved, mesh, costs_run);
+  const std::string picture =
+      arguments.schedule == "svg" ? plan::render_timeline_svg(plan) : plan::render_timeline_text(plan);
+  if (arguments.schedule_file.empty()) {
+    std::cout << picture;
+  } else {
+    base::write_file_atomically(arguments.schedule_file, picture);
+  }
+}
+
 void run_plan(const Arguments& arguments) {
   config::ResolveRequest request{.recipe = arguments.recipe, .overrides = arguments.overrides};
   if (request.recipe.find('=') != std::string::npos) {  // no recipe given: the first word is an override already
@@ -47,7 +67,10 @@ void run_plan(const Arguments& arguments) {
   }
   const std::int64_t world_size = arguments.world_size > 0 ? arguments.world_size : smallest_world_size(request);
   const config::ResolvedConfig resolved = config::prepare(request, world_size, config::Purpose::kPlan, complete_config);
-  const plan::Plan plan = plan::make_plan(resolved, world_size);
+  const std::optional<std::filesystem::path> costs_run =
+      arguments.costs_run.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.costs_run);
+  if (!arguments.schedule.empty()) return show_schedule(arguments, resolved, world_size, costs_run);
+  const plan::Plan plan = plan::make_plan(resolved, world_size, costs_run);
   if (arguments.as_json) {
     nlohmann::json json = plan::to_json(plan, arguments.with_ranks);
     json["warnings"] = resolved.warnings;
@@ -73,6 +96,16 @@ void add_plan_command(CLI::App& app) {
       ->check(whole_number<std::int64_t>(1, config::kMostRanks));
   command->add_flag("--ranks", arguments->with_ranks, "List groups and coordinates of all ranks");
   command->add_flag("--json", arguments->as_json, "As JSON (docs/plan.md)");
+  CLI::Option* schedule =
+      command
+          ->add_option("--schedule", arguments->schedule,
+                       "Only the timeline of the pipeline in a step (docs/pipelines.md): text or svg")
+          ->check(CLI::IsMember({"text", "svg"}))
+          ->excludes("--json");
+  command->add_option("--schedule-out", arguments->schedule_file, "File for the timeline instead of standard output")
+      ->needs(schedule);
+  command->add_option("--costs", arguments->costs_run,
+                      "Folder of a pipelined run: take the times of the stages from what it measured");
   command->callback([arguments] { run_plan(*arguments); });
 }
 

@@ -40,6 +40,7 @@ struct RankState {
   std::string phase;             ///< "set-up", "step", "evaluation", "save", "leaving"
   std::int64_t step = 0;         ///< completed
   std::int64_t progress_ns = 0;  ///< CLOCK_MONOTONIC of the last step or phase
+  std::string activity;          ///< "forward of microbatch 3 on stage 1": what it was at last in a pipeline; or empty
   std::int64_t alive_ns = 0;     ///< when the watchdog last showed itself; 0: there is none
   bool has_ended = false;        ///< set by who has seen the process end; its record cannot say so
   std::vector<Flight> flights;   ///< oldest first; pending ones are never pushed out by finished ones
@@ -52,6 +53,9 @@ std::string flight_file_name(std::int64_t rank);
 void start_flight_record(const std::filesystem::path& path, std::int64_t rank, std::int64_t world_size);
 /// Says where this rank is.
 void report_progress(std::string_view phase, std::int64_t step);
+/// Says which action of a pipeline the training thread is at: {"forward", 3, 1}. `what`: at most 31 characters; empty:
+/// none. Cheap enough for every action.
+void report_activity(std::string_view what, std::int64_t microbatch, std::int64_t stage);
 
 /// Reads a record, of a living or a dead process. UserError when the file is none.
 RankState read_flight_record(const std::filesystem::path& path);

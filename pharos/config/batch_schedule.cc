@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
@@ -130,20 +131,35 @@ std::int64_t total_train_iterations(const RunConfig& config, std::int64_t data_p
   }
 }
 
-std::int64_t total_train_samples(const RunConfig& config, std::int64_t data_parallel) {
+namespace {
+
+/// Calls visit(size, steps) for successive steps of the same global batch size until the run is over.
+template <typename Visit>
+void for_each_batch_size(const RunConfig& config, std::int64_t data_parallel, const Visit& visit) {
   const std::int64_t iterations = total_train_iterations(config, data_parallel);
-  if (!config.train.rampup_batch_size && !config.train.step_batch_size_schedule) {
-    return iterations * global_batch_size_at(config, 0, data_parallel);
-  }
   std::int64_t consumed = 0;
   for (std::int64_t done = 0; done < iterations;) {
     const std::int64_t size = global_batch_size_at(config, consumed, data_parallel);
-    if (size <= 0) return consumed;
+    if (size <= 0) return;
     const std::int64_t steps = std::min(iterations - done, steps_of_same_size(config, consumed, size));
+    visit(size, steps);
     consumed += steps * size;
     done += steps;
   }
+}
+
+}  // namespace
+
+std::int64_t total_train_samples(const RunConfig& config, std::int64_t data_parallel) {
+  std::int64_t consumed = 0;
+  for_each_batch_size(config, data_parallel, [&](std::int64_t size, std::int64_t steps) { consumed += steps * size; });
   return consumed;
+}
+
+std::vector<std::int64_t> global_batch_sizes(const RunConfig& config, std::int64_t data_parallel) {
+  std::set<std::int64_t> sizes;
+  for_each_batch_size(config, data_parallel, [&](std::int64_t size, std::int64_t /*steps*/) { sizes.insert(size); });
+  return {sizes.begin(), sizes.end()};
 }
 
 }  // namespace pharos::config

@@ -106,6 +106,7 @@ void add_details(Text& text, const AttemptRecord& attempt, const Findings& found
   if (const auto& state = found.states[i]) {
     std::string text_of_state =
         name_of(end.rank) + " was in phase " + state->phase + ", " + std::to_string(state->step) + " steps completed";
+    if (!state->activity.empty()) text_of_state += ", at the " + state->activity;
     if (state->progress_ns > 0) {
       text_of_state += ", last progress " + base::format_duration(end.time_ns - state->progress_ns) + " before its end";
     }

@@ -54,21 +54,46 @@ double mlp_multiply_adds(const ModelConfig& model, bool is_moe) {
   return static_cast<double>(*model.hidden_size) * inner * matrices;
 }
 
+/// Multiply-adds a token.
+struct MultiplyAdds {
+  double matrices = 0;
+  double attention = 0;
+
+  MultiplyAdds& operator+=(const MultiplyAdds& other) {
+    matrices += other.matrices;
+    attention += other.attention;
+    return *this;
+  }
+};
+
+/// MTP layers, which follow the last one, are like it.
+MultiplyAdds layer_multiply_adds(const ModelConfig& model, std::int64_t layer, double length, bool full_attention) {
+  const Attention attention = attention_of(model);
+  const double attended = full_attention ? length : attended_tokens(model, layer, length);
+  const bool is_moe = config::is_moe_layer(model, std::min(layer, *model.num_layers - 1));
+  return {attention.projections + mlp_multiply_adds(model, is_moe), attention.core * attended};
+}
+
+MultiplyAdds output_multiply_adds(const ModelConfig& model, double length, bool full_attention) {
+  const std::int64_t predicted = model.mtp_num_layers.value_or(0);
+  const auto hidden = static_cast<double>(*model.hidden_size), mtp = static_cast<double>(predicted);
+  MultiplyAdds sum{mtp * (3 * hidden + 2 * hidden * hidden) +
+                   hidden * static_cast<double>(config::padded_vocab_size(model)) * (1 + mtp)};
+  for (std::int64_t i = 0; i < predicted; ++i)
+    sum += layer_multiply_adds(model, *model.num_layers + i, length, full_attention);
+  return sum;
+}
+
 double count(const ModelConfig& model, const SequenceSums& sequences, bool full_attention) {
   if (sequences.tokens == 0) return 0;
-  const Attention attention = attention_of(model);
   const double length = sequences.squares / sequences.tokens;
-  const std::int64_t layers = *model.num_layers, predicted = model.mtp_num_layers.value_or(0);
-  const auto hidden = static_cast<double>(*model.hidden_size), mtp = static_cast<double>(predicted);
-  double per_token = mtp * (3 * hidden + 2 * hidden * hidden) +
-                     hidden * static_cast<double>(config::padded_vocab_size(model)) * (1 + mtp);
-  for (std::int64_t layer = 0; layer < layers + predicted; ++layer) {
-    const double attended = full_attention ? length : attended_tokens(model, layer, length);
-    const bool is_moe = config::is_moe_layer(model, std::min(layer, layers - 1));  // MTP layers are like the last one
-    per_token += attention.projections + attention.core * attended + mlp_multiply_adds(model, is_moe);
-  }
-  return kOperations * sequences.tokens * per_token;
+  MultiplyAdds per_token = output_multiply_adds(model, length, full_attention);
+  for (std::int64_t layer = 0; layer < *model.num_layers; ++layer)
+    per_token += layer_multiply_adds(model, layer, length, full_attention);
+  return kOperations * sequences.tokens * (per_token.matrices + per_token.attention);
 }
+
+ForwardFlops forward_flops(const MultiplyAdds& sum) { return {2 * sum.matrices, 2 * sum.attention}; }
 
 }  // namespace
 
@@ -105,6 +130,14 @@ double full_attention_training_flops(const ModelConfig& model, const SequenceSum
 
 double full_attention_training_flops(const ModelConfig& model, std::int64_t global_batch_size) {
   return full_attention_training_flops(model, SequenceSums::unpacked(global_batch_size, model.seq_length));
+}
+
+ForwardFlops layer_forward_flops(const ModelConfig& model, std::int64_t layer) {
+  return forward_flops(layer_multiply_adds(model, layer, static_cast<double>(model.seq_length), false));
+}
+
+ForwardFlops output_forward_flops(const ModelConfig& model) {
+  return forward_flops(output_multiply_adds(model, static_cast<double>(model.seq_length), false));
 }
 
 }  // namespace pharos::model

@@ -34,4 +34,16 @@ double training_flops(const config::ModelConfig& model, std::int64_t global_batc
 double full_attention_training_flops(const config::ModelConfig& model, const SequenceSums& sequences);
 double full_attention_training_flops(const config::ModelConfig& model, std::int64_t global_batch_size);
 
+/// Operations of a forward pass for one token of a sequence of model.seq_length tokens, counted as training_flops()
+/// does. The backward pass of each takes twice as many; of matrices one half is the gradient of their weights.
+struct ForwardFlops {
+  double matrices = 0;   ///< products with weights
+  double attention = 0;  ///< products of activations with each other
+};
+
+/// Of layer `layer`, from 0.
+ForwardFlops layer_forward_flops(const config::ModelConfig& model, std::int64_t layer);
+/// Of what comes after the layers: the output layer, and multi-token prediction with its own layers.
+ForwardFlops output_forward_flops(const config::ModelConfig& model);
+
 }  // namespace pharos::model

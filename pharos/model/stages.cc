@@ -41,7 +41,24 @@ std::vector<std::int64_t> layers_of_ranks(const ModelConfig& model) {
   return counts;
 }
 
+at::ScalarType scalar_type(config::DType type) {
+  switch (type) {
+    case config::DType::kBFloat16:
+      return at::kBFloat16;
+    case config::DType::kFloat16:
+      return at::kHalf;
+    default:
+      return at::kFloat;
+  }
+}
+
 }  // namespace
+
+at::ScalarType compute_type(const ModelConfig& model) { return scalar_type(config::compute_dtype(model)); }
+
+at::ScalarType boundary_type(const ModelConfig& model) {
+  return scalar_type(model.pipeline_dtype.value_or(config::compute_dtype(model)));
+}
 
 std::vector<Stage> stages_of(const ModelConfig& model) {
   if (model.pipeline_model_parallel_layout) return stages_of_layout(model);

@@ -7,6 +7,7 @@
 #include "pharos/config/derived.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/layers.h"
+#include "pharos/model/stages.h"
 #include "pharos/nn/loss.h"
 #include "pharos/nn/parallel/linear.h"
 #include "pharos/nn/recompute.h"
@@ -15,17 +16,6 @@ namespace pharos::model {
 namespace {
 
 using config::ModelConfig;
-
-at::ScalarType scalar_type(const ModelConfig& config) {
-  switch (config::compute_dtype(config)) {
-    case config::DType::kBFloat16:
-      return at::kBFloat16;
-    case config::DType::kFloat16:
-      return at::kHalf;
-    default:
-      return at::kFloat;
-  }
-}
 
 nn::RotaryOptions rotary_options(const ModelConfig& config) {
   nn::RotaryOptions options;
@@ -108,12 +98,23 @@ Transformer::Transformer(const ModelConfig& config, const Stage& stage, const co
     layers_.push_back(declare_layer(config, stage.first_layer + i, mesh, rank, parallel_, context_parallel_));
   if (stage.output) {
     final_layernorm_ = declare_norm(config, "decoder.final_layernorm", *config.hidden_size, parallel_.sequence);
-    PHAROS_CHECK(!config.share_embeddings_and_output_weights || stage.embedding,
-                 "tied embeddings need both ends on one stage");
     if (!config.share_embeddings_and_output_weights) output_layer_ = declare_output_layer(config);
-    if (embedding_ && !output_layer_) embedding_->words.num_uses = 2;
   }
-  for (auto* parameter : parameters()) tensor::declare(*parameter, scalar_type(config), mesh, rank);
+  if (config.share_embeddings_and_output_weights) tie_words();
+  for (auto* parameter : parameters()) tensor::declare(*parameter, compute_type(config), mesh, rank);
+}
+
+void Transformer::tie_words() {
+  using Tie = tensor::Parameter::Tie;
+  if (embedding_) embedding_->words.tie = Tie::kOriginal;
+  if (!stage_.output) return;
+  if (tensor::Parameter* words = embedding_ ? &embedding_->words : stage_.tied_words; words != nullptr) {
+    words->tie = Tie::kNone;
+    words->num_uses = 2;
+    return;
+  }
+  output_layer_ = declare_embedding(config_, parallel_).words;
+  output_layer_->tie = Tie::kCopy;
 }
 
 std::vector<tensor::Parameter*> Transformer::parameters() {
@@ -150,7 +151,7 @@ at::Tensor Transformer::hidden_states(const at::Tensor& input, const nn::Forward
   PHAROS_CHECK(parallel_.size() == mesh_.size(comm::MeshDim::kTensor), "the tensor-parallel group is missing");
   PHAROS_CHECK(context_parallel_.size() == mesh_.size(comm::MeshDim::kContext),
                "the context-parallel group is missing");
-  at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input;
+  at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input.to(compute_type(config_));
   if (tap_) tap_("embed", embedding_ ? nn::embed(input, embedding_->words) : hidden);
   hidden = run_layers(hidden, context);
   if (final_layernorm_) hidden = final_layernorm_->forward(hidden);
@@ -177,8 +178,13 @@ at::Tensor Transformer::run_layers(at::Tensor hidden, const nn::ForwardContext& 
   return hidden;
 }
 
+const tensor::Parameter& Transformer::output_words() const {
+  if (output_layer_) return *output_layer_;
+  return embedding_ ? embedding_->words : *stage_.tied_words;
+}
+
 at::Tensor Transformer::own_logits(const at::Tensor& hidden) const {
-  return nn::column_linear(hidden, output_layer_ ? *output_layer_ : embedding_->words, nullptr, parallel_);
+  return nn::column_linear(hidden, output_words(), nullptr, parallel_);
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {

@@ -68,6 +68,7 @@ class Transformer {
   Transformer& operator=(const Transformer&) = delete;
 
   const config::ModelConfig& config() const { return config_; }
+  const Stage& stage() const { return stage_; }
   const comm::Mesh& mesh() const { return mesh_; }
   std::int64_t rank() const { return rank_; }
 
@@ -99,6 +100,10 @@ class Transformer {
   void set_activation_tap(ActivationTap tap);
 
  private:
+  /// The output layer's words are those of the embedding: here, on another stage of this rank, or a copy of those of
+  /// another rank, with the same first values.
+  void tie_words();
+  const tensor::Parameter& output_words() const;
   at::Tensor run_layers(at::Tensor hidden, const nn::ForwardContext& context) const;
   /// This rank's columns of the logits.
   at::Tensor own_logits(const at::Tensor& hidden) const;
@@ -112,7 +117,7 @@ class Transformer {
   std::optional<nn::Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::optional<nn::Norm> final_layernorm_;
-  std::optional<tensor::Parameter> output_layer_;  ///< absent when tied to the embedding
+  std::optional<tensor::Parameter> output_layer_;  ///< absent when an embedding on this rank has the words
   at::Tensor rotary_frequencies_;
   ActivationTap tap_;
 };

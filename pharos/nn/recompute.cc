@@ -5,6 +5,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <optional>
+
+#include "pharos/nn/linear.h"
+
 namespace pharos::nn {
 namespace {
 
@@ -19,6 +23,7 @@ struct Holder : torch::CustomClassHolder {
 struct Recompute : torch::autograd::Function<Recompute> {
   static at::Tensor forward(AutogradContext* context, at::TensorList inputs, const Recomputed* function) {
     context->save_for_backward(inputs.vec());
+    context->saved_data["queue"] = reinterpret_cast<std::int64_t>(WeightGradientQueue::current());
     context->saved_data["function"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(*function));
     return (*function)(inputs.vec());
   }
@@ -32,6 +37,9 @@ struct Recompute : torch::autograd::Function<Recompute> {
     at::Tensor output;
     {
       const at::AutoGradMode with_gradients(true);
+      std::optional<WeightGradientQueue::Scope> scope;
+      auto* queue = reinterpret_cast<WeightGradientQueue*>(context->saved_data["queue"].toInt());
+      if (queue != nullptr) scope.emplace(*queue);
       output = holder->function(inputs);
     }
     torch::autograd::backward({output}, {gradients[0]});

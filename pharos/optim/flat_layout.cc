@@ -21,6 +21,8 @@ std::string_view layer_prefix(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot + 1);
 }
 
+bool is_tied(const tensor::Parameter& parameter) { return parameter.tie != tensor::Parameter::Tie::kNone; }
+
 }  // namespace
 
 std::int64_t FlatLayout::num_elements_of(std::size_t parameter) const {
@@ -46,7 +48,9 @@ FlatLayout make_layout(const std::vector<tensor::Parameter*>& parameters, const 
     const bool is_full = options.bucket_size > 0 && bucket.end - bucket.begin >= options.bucket_size;
     const bool ends_layer = options.along_layers && index > 0 &&
                             layer_prefix(parameters[index]->name) != layer_prefix(parameters[index - 1]->name);
-    if (index > 0 && !is_full && !ends_layer) continue;
+    const bool ends_chunk = std::find(options.chunks.begin(), options.chunks.end(), index) != options.chunks.end();
+    const bool is_alone = is_tied(*parameters[index]) || (index > 0 && is_tied(*parameters[index - 1]));
+    if (index > 0 && !is_full && !ends_layer && !ends_chunk && !is_alone) continue;
     bucket.end = bucket.begin + round_up(bucket.end - bucket.begin, kFlatAlignment * options.num_shards);
     const std::int64_t next = bucket.end;
     layout.buckets.push_back(std::move(bucket));
@@ -54,6 +58,10 @@ FlatLayout make_layout(const std::vector<tensor::Parameter*>& parameters, const 
   }
   layout.num_elements = bucket.end;
   return layout;
+}
+
+at::Device device_of(const std::vector<tensor::Parameter*>& parameters) {
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front()->data.device();
 }
 
 at::Tensor flat_view(const at::Tensor& flat, const FlatLayout& layout, std::size_t index) {

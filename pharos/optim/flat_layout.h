@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <vector>
@@ -35,12 +36,16 @@ struct FlatLayout {
 struct LayoutOptions {
   std::int64_t bucket_size = 0;  ///< a bucket is closed once it holds that many elements; 0: never
   bool along_layers = false;     ///< one bucket per "decoder.layers.N."; one before the first layer, one after the last
-  std::int64_t num_shards = 1;   ///< a bucket's length is a multiple of kFlatAlignment × num_shards
+  std::vector<std::size_t> chunks = {};  ///< parameters with which a model chunk begins: no bucket has some of two
+  std::int64_t num_shards = 1;           ///< a bucket's length is a multiple of kFlatAlignment × num_shards
 };
 
 /// Lays out `parameters` (given in forward order, with data of their local shapes) last first, as their gradients
-/// become ready.
+/// become ready. A parameter with a Parameter::tie has a bucket of its own: the two ranks divide it alike.
 FlatLayout make_layout(const std::vector<tensor::Parameter*>& parameters, const LayoutOptions& options);
+
+/// That of the first parameter; the CPU where there is none (a pipeline rank may hold no weights).
+at::Device device_of(const std::vector<tensor::Parameter*>& parameters);
 
 /// View of parameter `index` in `flat` [layout.num_elements].
 at::Tensor flat_view(const at::Tensor& flat, const FlatLayout& layout, std::size_t index);

@@ -11,8 +11,7 @@ GradientBuffer::GradientBuffer(std::vector<tensor::Parameter*> parameters, std::
 
 GradientBuffer::GradientBuffer(std::vector<tensor::Parameter*> parameters, FlatLayout layout)
     : parameters_(std::move(parameters)), layout_(std::move(layout)) {
-  PHAROS_CHECK(!parameters_.empty(), "a gradient buffer needs parameters");
-  const at::Device device = parameters_.front()->data.device();
+  const at::Device device = device_of(parameters_);
   for (const tensor::Parameter* parameter : parameters_) {
     PHAROS_CHECK(!parameter->data.is_meta() && parameter->data.device() == device,
                  parameter->name + " is not materialised on the device of the other parameters");

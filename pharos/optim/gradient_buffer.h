@@ -17,7 +17,7 @@ class GradientBuffer {
  public:
   /// Lays out `parameters` (given in forward order, with materialised data on one device) last first, as their
   /// gradients become ready, and makes each main_grad a zeroed view with the parameter's shape. A bucket is closed once
-  /// it holds `bucket_size` elements; 0 makes one bucket. The parameters must outlive the buffer.
+  /// it holds `bucket_size` elements; 0: never. The parameters must outlive the buffer.
   explicit GradientBuffer(std::vector<tensor::Parameter*> parameters, std::int64_t bucket_size = 0);
   /// The same with a layout of these parameters made before.
   GradientBuffer(std::vector<tensor::Parameter*> parameters, FlatLayout layout);

@@ -20,16 +20,18 @@ struct MeasuredAction {
 
 /// One rank's actions of one step, in order.
 struct MeasuredStep {
-  std::int64_t step = 0;  ///< from 1, as in the log
-  std::string schedule;   ///< name
+  std::int64_t step = 0;      ///< from 1, as in the log
+  std::string schedule = {};  ///< name
   int num_ranks = 1;
   int num_chunks = 1;
   int num_microbatches = 1;
-  int rank = 0;             ///< in the pipeline
-  std::vector<int> stages;  ///< [chunk]
-  std::vector<MeasuredAction> actions;
+  int rank = 0;                  ///< in the pipeline
+  std::vector<int> stages = {};  ///< [chunk]
+  std::vector<MeasuredAction> actions = {};
   std::int64_t bytes_sent = 0;             ///< to other ranks
   std::int64_t peak_activation_bytes = 0;  ///< kept between forward and backward at once; 0: not measured
+  std::int64_t global_rank = 0;
+  std::int64_t replica = 0;  ///< which pipeline, by the global rank that is first in it
   bool operator==(const MeasuredStep&) const = default;
 };
 

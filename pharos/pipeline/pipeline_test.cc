@@ -6,7 +6,6 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/json.h"
-#include "pharos/pipeline/executor.h"
 #include "pharos/pipeline/schedule.h"
 #include "pharos/pipeline/test_damage.h"
 
@@ -142,31 +141,6 @@ TEST(Check, FindsRandomDamage) {
     testing::damage(schedule, random);
     EXPECT_FALSE(check(schedule).empty()) << "trial " << trial;
   }
-}
-
-class RecordingRunner : public StageRunner {
- public:
-  void forward(int microbatch, int chunk) override { seen.push_back({F, microbatch, chunk}); }
-  void backward(int microbatch, int chunk) override { seen.push_back({B, microbatch, chunk}); }
-  void weight(int microbatch, int chunk) override { seen.push_back({W, microbatch, chunk}); }
-  std::vector<Action> seen;
-};
-
-TEST(Executor, WalksTheList) {
-  Schedule schedule = one_forward_one_backward(1, 3);
-  schedule.num_chunks = 2;
-  schedule.actions[0] = {{F, 2, 0}, {F, 0, 1}, {B, 2, 0}, {W, 2, 0}};
-  RecordingRunner runner;
-  run(schedule, 0, runner);
-  EXPECT_EQ(runner.seen, schedule.actions[0]);
-}
-
-TEST(Executor, RefusesWhatItCannotDo) {
-  RecordingRunner runner;
-  EXPECT_THROW(run(one_forward_one_backward(2, 2), 0, runner), base::InternalError);
-  EXPECT_THROW(run(one_forward_one_backward(1, 2), 1, runner), base::InternalError);
-  EXPECT_THROW(run(one_forward_one_backward(1, 2), -1, runner), base::InternalError);
-  EXPECT_THAT(runner.seen, IsEmpty());
 }
 
 }  // namespace

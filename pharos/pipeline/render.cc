@@ -13,6 +13,7 @@ namespace pharos::pipeline {
 namespace {
 
 constexpr double kLeft = 70, kRight = 150, kTop = 56, kRowHeight = 26, kRowGap = 6, kAxisHeight = 44;
+constexpr double kTitleHeight = 28;                  ///< of panels below the first
 constexpr double kNarrowest = 900, kWidest = 16000;  ///< pixels for the span
 constexpr double kPixelsPerAction = 18;              ///< of the shortest action, so that its number can be read
 constexpr double kPixelsPerDigit = 7;
@@ -65,37 +66,63 @@ double tick_distance(double span, double num_ticks) {
   return 10 * power;
 }
 
-double pixels_of_span(const Timeline& timeline) {
-  double shortest = timeline.span;
+/// For a picture of `span`, in which the actions of `timeline` can be read.
+double pixels_of_span(const Timeline& timeline, double span) {
+  double shortest = span;
   for (const RankTimeline& line : timeline.ranks) {
     for (const TimedAction& timed : line.actions) {
       if (timed.end > timed.start) shortest = std::min(shortest, timed.end - timed.start);
     }
   }
   if (shortest <= 0) return kNarrowest;
-  return std::clamp(timeline.span / shortest * kPixelsPerAction, kNarrowest, kWidest);
+  return std::clamp(span / shortest * kPixelsPerAction, kNarrowest, kWidest);
+}
+
+std::string title_of(const Timeline& timeline, const std::string& unit) {
+  const Schedule& schedule = timeline.schedule;
+  const std::string chunks = schedule.num_chunks == 1 ? "" : fmt::format(" with {} chunks each", schedule.num_chunks);
+  return fmt::format("{}: {} ranks{}, {} microbatches; span {}, bubble {:.1f} %", schedule.name, schedule.num_ranks,
+                     chunks, schedule.num_microbatches, with_unit(timeline.span, unit), 100 * timeline.bubble);
+}
+
+double longest_span(const std::vector<Panel>& panels) {
+  double span = 0;
+  for (const Panel& panel : panels) span = std::max(span, panel.timeline->span);
+  return span;
 }
 
 class Picture {
  public:
-  Picture(const Timeline& timeline, const std::string& unit)
-      : timeline_(timeline),
+  Picture(const std::vector<Panel>& panels, const std::vector<LegendEntry>& gap_legend, const std::string& unit)
+      : panels_(panels),
+        gap_legend_(gap_legend),
         unit_(unit),
-        width_(pixels_of_span(timeline)),
-        scale_(timeline.span > 0 ? width_ / timeline.span : 0),
-        bottom_(kTop + static_cast<double>(timeline.ranks.size()) * (kRowHeight + kRowGap)) {}
+        span_(longest_span(panels)),
+        width_(pixels_of_span(*panels.front().timeline, span_)),
+        scale_(span_ > 0 ? width_ / span_ : 0) {}
 
   std::string draw() {
+    const double rows = static_cast<double>(panels_.front().timeline->ranks.size()) * (kRowHeight + kRowGap);
+    const double panel_height = kTitleHeight + rows + kAxisHeight;
+    const double height = kTop - kTitleHeight + static_cast<double>(panels_.size()) * panel_height;
     add(R"(<?xml version="1.0" encoding="UTF-8"?>)"
         "\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
         "{1:.0f}\" "
         "font-family=\"sans-serif\" font-size=\"11\">\n",
-        kLeft + width_ + kRight, bottom_ + kAxisHeight);
+        kLeft + width_ + kRight, height);
     add("<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
-    add("<text x=\"{}\" y=\"20\" font-size=\"14\" fill=\"#222222\">{}</text>\n", kLeft, escape(title()));
     draw_legend();
-    draw_axis();
-    for (std::size_t rank = 0; rank < timeline_.ranks.size(); ++rank) draw_rank(rank);
+    double title_y = 20;
+    top_ = kTop;
+    for (const Panel& panel : panels_) {
+      bottom_ = top_ + rows;
+      add("<text x=\"{}\" y=\"{:.1f}\" font-size=\"14\" fill=\"#222222\">{}</text>\n", kLeft, title_y,
+          escape(panel.title));
+      draw_axis();
+      for (std::size_t rank = 0; rank < panel.timeline->ranks.size(); ++rank) draw_rank(panel, rank);
+      top_ += panel_height;
+      title_y = top_ - kTitleHeight / 2;
+    }
     add("</svg>\n");
     return std::move(svg_);
   }
@@ -106,15 +133,8 @@ class Picture {
     fmt::format_to(std::back_inserter(svg_), format, std::forward<Arguments>(arguments)...);
   }
 
-  std::string title() const {
-    const Schedule& schedule = timeline_.schedule;
-    const std::string chunks = schedule.num_chunks == 1 ? "" : fmt::format(" with {} chunks each", schedule.num_chunks);
-    return fmt::format("{}: {} ranks{}, {} microbatches; span {}, bubble {:.1f} %", schedule.name, schedule.num_ranks,
-                       chunks, schedule.num_microbatches, with_unit(timeline_.span, unit_), 100 * timeline_.bubble);
-  }
-
   void draw_legend() {
-    const int num_shades = std::min(timeline_.schedule.num_chunks, 2);
+    const int num_shades = std::min(panels_.front().timeline->schedule.num_chunks, 2);
     double x = kLeft;
     for (const Look& look : kLooks) {
       for (int shade = 0; shade < num_shades; ++shade) {
@@ -124,6 +144,11 @@ class Picture {
       add("<text x=\"{:.1f}\" y=\"40\" fill=\"#222222\">{}</text>\n", x + 4, look.name);
       x += 110;
     }
+    for (const LegendEntry& entry : gap_legend_) {
+      add("<rect x=\"{:.1f}\" y=\"30\" width=\"12\" height=\"12\" fill=\"{}\"/>", x, entry.fill);
+      add("<text x=\"{:.1f}\" y=\"40\" fill=\"#222222\">{}</text>\n", x + 17, escape(entry.text));
+      x += 32 + 6 * static_cast<double>(entry.text.size());
+    }
     if (num_shades == 2) {
       add("<text x=\"{:.1f}\" y=\"40\" fill=\"#555555\">light: even chunks, dark: odd chunks</text>\n", x);
     }
@@ -132,11 +157,11 @@ class Picture {
   void draw_axis() {
     add("<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"#555555\"/>\n", kLeft, bottom_,
         kLeft + width_);
-    if (timeline_.span <= 0) return;
-    const double distance = tick_distance(timeline_.span, width_ / 90);
-    for (int tick = 0; tick * distance <= timeline_.span * (1 + 1e-9); ++tick) {
+    if (span_ <= 0) return;
+    const double distance = tick_distance(span_, width_ / 90);
+    for (int tick = 0; tick * distance <= span_ * (1 + 1e-9); ++tick) {
       const double x = kLeft + tick * distance * scale_;
-      add("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#e0e0e0\"/>", x, kTop - 4,
+      add("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#e0e0e0\"/>", x, top_ - 4,
           bottom_ + 4);
       add("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#555555\">{:.6g}</text>\n", x, bottom_ + 17,
           tick * distance);
@@ -145,15 +170,25 @@ class Picture {
         escape(unit_.empty() ? "" : " (" + unit_ + ")"));
   }
 
-  void draw_rank(std::size_t rank) {
-    const RankTimeline& line = timeline_.ranks[rank];
-    const double y = kTop + static_cast<double>(rank) * (kRowHeight + kRowGap);
+  void draw_rank(const Panel& panel, std::size_t rank) {
+    const RankTimeline& line = panel.timeline->ranks[rank];
+    const double y = top_ + static_cast<double>(rank) * (kRowHeight + kRowGap);
     add("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#222222\">rank {}</text>\n", kLeft - 8, y + 17, rank);
-    add("<rect x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"#f4f4f4\"/>\n", kLeft, y, width_,
-        kRowHeight);
+    add("<rect x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"#f4f4f4\"/>\n", kLeft, y,
+        panel.timeline->span * scale_, kRowHeight);
+    if (!panel.gaps.empty()) {
+      for (const Gap& gap : panel.gaps[rank]) draw_gap(gap, y);
+    }
     for (const TimedAction& timed : line.actions) draw_action(timed, y);
     add("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222222\">idle {:.1f} %, peak {}</text>\n", kLeft + width_ + 8, y + 17,
         100 * line.bubble, line.peak_in_flight);
+  }
+
+  void draw_gap(const Gap& gap, double y) {
+    add("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{}: {} to "
+        "{}</title></rect>\n",
+        kLeft + gap.start * scale_, y, (gap.end - gap.start) * scale_, kRowHeight, gap.fill, escape(gap.text),
+        with_unit(gap.start, ""), escape(with_unit(gap.end, unit_)));
   }
 
   void draw_action(const TimedAction& timed, double y) {
@@ -173,9 +208,11 @@ class Picture {
     add("</g>\n");
   }
 
-  const Timeline& timeline_;
+  const std::vector<Panel>& panels_;
+  const std::vector<LegendEntry>& gap_legend_;
   const std::string& unit_;
-  double width_, scale_, bottom_;
+  double span_, width_, scale_;
+  double top_ = 0, bottom_ = 0;  ///< of the rows of the panel being drawn
   std::string svg_;
 };
 
@@ -219,6 +256,13 @@ std::string render_text(const Timeline& timeline, int width, const std::string& 
                             100 * timeline.bubble);
 }
 
-std::string render_svg(const Timeline& timeline, const std::string& unit) { return Picture(timeline, unit).draw(); }
+std::string render_svg(const Timeline& timeline, const std::string& unit) {
+  return render_svg({{.title = title_of(timeline, unit), .timeline = &timeline, .gaps = {}}}, {}, unit);
+}
+
+std::string render_svg(const std::vector<Panel>& panels, const std::vector<LegendEntry>& gap_legend,
+                       const std::string& unit) {
+  return Picture(panels, gap_legend, unit).draw();
+}
 
 }  // namespace pharos::pipeline

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "pharos/pipeline/simulate.h"
 
@@ -19,5 +20,29 @@ std::string render_text(const Timeline& timeline, int width = 100, const std::st
 /// of it in its tooltip, colours by phase (darker for odd chunks), legend, time axis in `unit`, bubble and peak per
 /// rank.
 std::string render_svg(const Timeline& timeline, const std::string& unit = "");
+
+/// A time without an action, in colour.
+struct Gap {
+  double start;
+  double end;
+  std::string fill;  ///< "#rrggbb"
+  std::string text;  ///< of its tooltip
+};
+
+struct Panel {
+  std::string title;
+  const Timeline* timeline;            ///< outlives the call
+  std::vector<std::vector<Gap>> gaps;  ///< [rank]; may be empty
+};
+
+struct LegendEntry {
+  std::string fill;
+  std::string text;
+};
+
+/// Several timelines of one shape (ranks, chunks) below each other on one time scale, which is that of the longest. At
+/// least one. `gap_legend` explains the colours of gaps.
+std::string render_svg(const std::vector<Panel>& panels, const std::vector<LegendEntry>& gap_legend,
+                       const std::string& unit);
 
 }  // namespace pharos::pipeline

@@ -8,8 +8,8 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/config/batch_schedule.h"
 #include "pharos/config/derived.h"
-#include "pharos/pipeline/dependencies.h"
 #include "pharos/pipeline/schedule_file.h"
 
 namespace pharos::pipeline {
@@ -67,33 +67,39 @@ Schedule schedule_of(const config::ModelConfig& model, int num_microbatches) {
                                             schedule.num_microbatches)});
 }
 
-std::vector<int> ranks_of_stages(const config::ModelConfig& model) {
+std::vector<std::vector<int>> stages_of_ranks(const config::ModelConfig& model) {
   const std::string name = config::pipeline_schedule_or_default(model);
-  std::vector<int> ranks;
-  if (is_generated(name)) {
-    const auto num_stages = model.pipeline_model_parallel_size * config::num_model_chunks(model);
-    for (std::int64_t stage = 0; stage < num_stages; ++stage)
-      ranks.push_back(static_cast<int>(config::pipeline_rank_of_stage(model, stage)));
-    return ranks;
+  if (!is_generated(name)) return read_schedule(model, name).stage_of;
+  const std::int64_t num_ranks = model.pipeline_model_parallel_size;
+  std::vector<std::vector<int>> stages(static_cast<std::size_t>(num_ranks));
+  for (std::int64_t stage = 0; stage < num_ranks * config::num_model_chunks(model); ++stage) {
+    const std::int64_t rank = config::pipeline_rank_of_stage(model, stage);
+    stages[static_cast<std::size_t>(rank)].push_back(static_cast<int>(stage));
   }
-  for (const StageHolder& holder : stage_holders(read_schedule(model, name))) ranks.push_back(holder.rank);
+  return stages;
+}
+
+std::vector<int> ranks_of_stages(const config::ModelConfig& model) {
+  const auto stages = stages_of_ranks(model);
+  std::vector<int> ranks(stages.size() * stages.front().size());
+  for (std::size_t rank = 0; rank < stages.size(); ++rank) {
+    for (const int stage : stages[rank]) ranks[static_cast<std::size_t>(stage)] = static_cast<int>(rank);
+  }
   return ranks;
 }
 
-Schedule forward_schedule(const Schedule& schedule, int num_microbatches) {
-  Schedule forwards = schedule;
-  forwards.name = "forward";
-  forwards.num_microbatches = num_microbatches;
-  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
-    const std::vector<int>& stages = schedule.stage_of[rank];
+Schedule forward_schedule(const config::ModelConfig& model, int num_microbatches) {
+  Schedule forwards{.name = "forward", .num_microbatches = num_microbatches, .stage_of = stages_of_ranks(model), .actions = {}};
+  forwards.num_ranks = static_cast<int>(forwards.stage_of.size());
+  forwards.num_chunks = static_cast<int>(forwards.stage_of.front().size());
+  for (const std::vector<int>& stages : forwards.stage_of) {
     std::vector<int> chunks(stages.size());
     std::iota(chunks.begin(), chunks.end(), 0);
     std::sort(chunks.begin(), chunks.end(), [&](int a, int b) { return stages[a] < stages[b]; });
-    auto& actions = forwards.actions[rank];
-    actions.clear();
+    auto& actions = forwards.actions.emplace_back();
     // Sorted by (group, stage, microbatch) on all ranks: whatever an action waits for comes before it.
-    for (int first = 0; first < num_microbatches; first += schedule.num_ranks) {
-      const int end = std::min(first + schedule.num_ranks, num_microbatches);
+    for (int first = 0; first < num_microbatches; first += forwards.num_ranks) {
+      const int end = std::min(first + forwards.num_ranks, num_microbatches);
       for (const int chunk : chunks) {
         for (int microbatch = first; microbatch < end; ++microbatch)
           actions.push_back({Phase::kForward, microbatch, chunk});
@@ -101,6 +107,25 @@ Schedule forward_schedule(const Schedule& schedule, int num_microbatches) {
     }
   }
   return forwards;
+}
+
+void check_microbatch_counts(const config::RunConfig& config, std::int64_t data_parallel) {
+  if (config.model.pipeline_model_parallel_size == 1 || config.validation.skip_train) return;
+  const std::int64_t unit = *config.train.micro_batch_size * data_parallel;
+  for (const std::int64_t size : config::global_batch_sizes(config, data_parallel)) {
+    try {
+      schedule_of(config.model, static_cast<int>(size / unit));
+    } catch (const base::UserError& error) {
+      base::UserError::Parts parts = error.parts();
+      parts.what = fmt::format("Steps of {} samples cannot run: {}", size, parts.what);
+      if (parts.where.empty()) parts.where = "model.pipeline_schedule";
+      parts.fix += fmt::format(
+          "{}A microbatch is {} samples over all data-parallel ranks; see train.global_batch_size, "
+          "train.rampup_batch_size and train.step_batch_size_schedule.",
+          parts.fix.empty() ? "" : " ", unit);
+      throw base::UserError(parts);
+    }
+  }
 }
 
 }  // namespace pharos::pipeline

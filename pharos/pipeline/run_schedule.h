@@ -1,9 +1,10 @@
 // The schedule that a configuration asks for.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
-#include "pharos/config/model_config.h"
+#include "pharos/config/run_config.h"
 #include "pharos/pipeline/schedule.h"
 
 namespace pharos::pipeline {
@@ -13,11 +14,17 @@ namespace pharos::pipeline {
 /// number of microbatches that it cannot run.
 Schedule schedule_of(const config::ModelConfig& model, int num_microbatches);
 
-/// [stage] -> pipeline rank, in the schedule of `model`; its number of microbatches does not matter. UserError.
+/// [pipeline rank][chunk] -> stage, in the schedule of `model`; its number of microbatches does not matter. UserError.
+std::vector<std::vector<int>> stages_of_ranks(const config::ModelConfig& model);
+/// [stage] -> pipeline rank: the same the other way round.
 std::vector<int> ranks_of_stages(const config::ModelConfig& model);
 
-/// The forwards of a step without backward passes (evaluation), for the stages where `schedule` has them: in groups of
-/// as many microbatches as there are ranks, stage after stage. Any number of microbatches.
-Schedule forward_schedule(const Schedule& schedule, int num_microbatches);
+/// The forwards of a step without backward passes (evaluation), with the stages where the schedule of `model` has them:
+/// in groups of as many microbatches as there are ranks, stage after stage. Any number of microbatches. UserError.
+Schedule forward_schedule(const config::ModelConfig& model, int num_microbatches);
+
+/// UserError unless the schedule can run the number of microbatches of every global batch size of the run
+/// (config::global_batch_sizes); it names the size. `config` must be valid.
+void check_microbatch_counts(const config::RunConfig& config, std::int64_t data_parallel);
 
 }  // namespace pharos::pipeline

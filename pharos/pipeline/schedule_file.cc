@@ -58,22 +58,6 @@ std::optional<int> take_number(std::string_view& text) {
   return number;
 }
 
-std::optional<Action> parse_action(std::string_view text) {
-  const auto phase = text.empty() ? std::string_view::npos : std::string_view("FBW").find(text.front());
-  if (phase == std::string_view::npos) return std::nullopt;
-  text.remove_prefix(1);
-  const auto microbatch = take_number(text);
-  if (!microbatch) return std::nullopt;
-  Action action{static_cast<Phase>(phase), *microbatch, 0};
-  if (text.empty()) return action;
-  if (text.front() != '.') return std::nullopt;
-  text.remove_prefix(1);
-  const auto chunk = take_number(text);
-  if (!chunk || !text.empty()) return std::nullopt;
-  action.chunk = *chunk;
-  return action;
-}
-
 std::vector<Action> parse_actions(const std::string& text, const std::string& where) {
   constexpr std::string_view kSpace = " \t\r\n";
   std::vector<Action> actions;
@@ -149,6 +133,22 @@ void require_sound(const Schedule& schedule, const std::string& where) {
 }
 
 }  // namespace
+
+std::optional<Action> parse_action(std::string_view text) {
+  const auto phase = text.empty() ? std::string_view::npos : std::string_view("FBW").find(text.front());
+  if (phase == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(1);
+  const auto microbatch = take_number(text);
+  if (!microbatch) return std::nullopt;
+  Action action{static_cast<Phase>(phase), *microbatch, 0};
+  if (text.empty()) return action;
+  if (text.front() != '.') return std::nullopt;
+  text.remove_prefix(1);
+  const auto chunk = take_number(text);
+  if (!chunk || !text.empty()) return std::nullopt;
+  action.chunk = *chunk;
+  return action;
+}
 
 Schedule parse_schedule(const std::string& text, const std::string& where) {
   const json document = base::parse_json(text, where);

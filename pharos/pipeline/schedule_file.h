@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "pharos/pipeline/schedule.h"
 
@@ -17,5 +19,8 @@ Schedule parse_schedule(const std::string& text, const std::string& where);
 
 /// The schedule as text of such a file.
 std::string schedule_to_json(const Schedule& schedule);
+
+/// The inverse of notation(). Nothing for any other text.
+std::optional<Action> parse_action(std::string_view text);
 
 }  // namespace pharos::pipeline

@@ -102,13 +102,13 @@ class Simulator {
 double peak_bytes(const RankTimeline& line, const StageCosts& costs, Phase last) {
   double bytes = 0, peak = 0;
   for (const TimedAction& timed : line.actions) {
-    const double all = costs.activation_bytes[timed.stage], kept = std::min(all, costs.weight_bytes[timed.stage]);
+    const double all = costs.activation_bytes[timed.stage], kept = costs.weight_bytes[timed.stage];
     const Phase phase = timed.action.phase;
     if (phase == Phase::kForward) peak = std::max(peak, bytes += all);
     if (phase == last) {
       bytes -= phase == Phase::kWeight ? kept : all;
     } else if (phase == Phase::kBackward) {
-      bytes -= all - kept;
+      peak = std::max(peak, bytes += kept - all);
     }
   }
   return peak;

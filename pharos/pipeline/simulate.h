@@ -16,7 +16,9 @@ struct StageCosts {
   std::vector<double>
       transfer;  ///< [stage] -> from this stage to the next, and of the gradient back; the last is unused
   std::vector<double> activation_bytes;  ///< [stage], from the start of the forward to the end of the backward
-  std::vector<double> weight_bytes;      ///< [stage], the part that stays until the end of the weight gradient
+  /// [stage], from the end of the backward to the end of the weight gradient; unused without kWeight. What the forward
+  /// kept and gradients: more than activation_bytes where the forward kept little to compute it again.
+  std::vector<double> weight_bytes;
 };
 
 /// Equal stages. Without kWeight a backward takes `backward + weight`. Each stage keeps `bytes` until its weight

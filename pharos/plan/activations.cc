@@ -21,12 +21,6 @@ bool is_fused(const ModelConfig& model) {
          model.attention_backend != config::AttentionBackend::kLocal;
 }
 
-bool recomputes_core_attention(const ModelConfig& model) {
-  if (model.recompute_granularity != config::RecomputeGranularity::kSelective) return false;
-  const auto& modules = model.recompute_modules;
-  return !modules || std::find(modules->begin(), modules->end(), "core_attn") != modules->end();
-}
-
 /// Mean (LayerNorm) and inverse deviation of each row, fp32.
 double norm_statistics(const ModelConfig& model, double rows) {
   return rows * kFloatBytes * (model.normalization == config::Normalization::kRmsNorm ? 1 : 2);
@@ -123,6 +117,12 @@ double row_backward_bytes(const LayerShape& shape, double input_bytes) {
 }
 
 }  // namespace
+
+bool recomputes_core_attention(const ModelConfig& model) {
+  if (model.recompute_granularity != config::RecomputeGranularity::kSelective) return false;
+  const auto& modules = model.recompute_modules;
+  return !modules || std::find(modules->begin(), modules->end(), "core_attn") != modules->end();
+}
 
 LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size) {
   const auto tensor = static_cast<double>(model.tensor_model_parallel_size);

@@ -28,6 +28,9 @@ struct LayerShape {
 /// For a model whose layers pharos::model declares (see is_declared()).
 LayerShape layer_shape(const config::ModelConfig& model, std::int64_t micro_batch_size);
 
+/// Core attention alone is computed again in the backward pass.
+bool recomputes_core_attention(const config::ModelConfig& model);
+
 /// What one layer keeps, by its halves. Its output belongs to the next layer.
 struct KeptByLayer {
   double input = 0;      ///< the residual stream that comes in

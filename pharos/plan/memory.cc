@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
 #include "pharos/model/theoretical_memory.h"
+#include "pharos/pipeline/schedule.h"
 #include "pharos/plan/activations.h"
 #include "pharos/plan/estimate_setup.h"
 #include "pharos/plan/parallel/sharding.h"
+#include "pharos/plan/pipeline/kept.h"
+#include "pharos/plan/pipeline/pipeline_plan.h"
 
 namespace pharos::plan {
 namespace {
@@ -36,74 +40,69 @@ void keep_largest(Moment& largest, Moment moment) {
   if (moment.total() > largest.total()) largest = std::move(moment);
 }
 
-/// Layers recomputed together, as model::Transformer does it (bridge-config 1.6).
-struct RecomputePlan {
-  bool full = false;
-  bool uniform = true;
-  std::int64_t length = 1;  ///< layers of a unit (uniform), or recomputed layers of a chunk (block)
+/// A stage of a rank, and what a microbatch keeps on it.
+struct HeldStage {
+  ModelChunk chunk;
+  KeptByStage kept;
 };
 
-RecomputePlan recompute_plan(const ModelConfig& model) {
-  return {model.recompute_granularity == config::RecomputeGranularity::kFull,
-          model.recompute_method != config::RecomputeMethod::kBlock, model.recompute_num_layers.value_or(1)};
-}
-
-/// What one pass through a chunk keeps.
-struct KeptByChunk {
-  double bytes = 0;
-  /// Most bytes alive when a unit is recomputed: what the units up to it keep, and the unit. Those behind it have been
-  /// through their backward pass. 0 without recomputation.
-  double while_recomputing = 0;
-  bool ends_with_recomputation = false;
-};
-
-KeptByChunk kept_by_chunk(const ModelConfig& model, const LayerShape& shape, const ModelChunk& chunk) {
-  const RecomputePlan recompute = recompute_plan(model);
-  KeptByChunk kept;
-  for (std::int64_t begin = 0; begin < chunk.num_layers;) {
-    const bool is_unit = recompute.full && (recompute.uniform || begin < recompute.length);
-    const std::int64_t end =
-        is_unit && recompute.uniform ? std::min(chunk.num_layers, begin + recompute.length) : begin + 1;
-    double unit = 0;
-    for (std::int64_t i = begin; i < end; ++i) unit += kept_by_layer(model, shape, chunk.first_layer + i).total();
-    kept.bytes += is_unit ? kept_by_layer(model, shape, chunk.first_layer + begin).input : unit;
-    kept.ends_with_recomputation = is_unit;
-    // The unit's input is there already; its output, of the same size, comes once more.
-    if (is_unit) kept.while_recomputing = std::max(kept.while_recomputing, kept.bytes + unit);
-    begin = end;
+/// The largest moment of one backward pass, `held` being everything kept when it begins.
+void visit_backward(Moment& largest, const ModelConfig& model, const LayerShape& shape, const HeldStage& stage,
+                    const Deferred& deferred, const Moment& held) {
+  const KeptByStage& kept = stage.kept;
+  Moment below = held;  // once the output layer is behind
+  if (stage.chunk.output) {
+    keep_largest(largest, {"loss", held.activations, held.logits - kept.logits + logits_bytes(model, shape),
+                           output_backward_bytes(model, shape)});
+    below.activations += kept.deferred_head - kept.head;
+    below.logits += kept.deferred_logits - kept.logits;
   }
-  return kept;
+  const std::int64_t num_layers = stage.chunk.num_layers;
+  if (num_layers == 0) return;
+  const double mlp = mlp_backward_bytes(model, shape), attention = attention_backward_bytes(model, shape);
+  const double mlp_kept = kept_by_layer(model, shape, stage.chunk.first_layer + num_layers - 1).mlp;
+  const auto visit = [&](const char* mlp_phase, const char* attention_phase, double activations) {
+    keep_largest(largest, {mlp_phase, activations, below.logits, mlp});
+    keep_largest(largest, {attention_phase, activations - mlp_kept + deferred.mlp, below.logits, attention});
+  };
+  if (!kept.ends_with_recomputation) visit("mlp backward", "attention backward", below.activations);
+  if (kept.while_recomputing > 0)
+    visit("backward of recomputed mlp", "backward of recomputed attention",
+          below.activations - kept.layers + kept.while_recomputing);
 }
 
-/// The moment of a pipeline rank's training step with most bytes alive.
-Moment training_peak(const RunConfig& config, const std::vector<ModelChunk>& chunks, std::int64_t num_microbatches) {
+/// The moment of a pipeline rank's training step with most bytes alive: its actions in order.
+Moment training_peak(const RunConfig& config, const pipeline::Schedule& schedule, const std::vector<ModelChunk>& chunks,
+                     std::int64_t rank) {
   const ModelConfig& model = config.model;
   const LayerShape shape = layer_shape(model, *config.train.micro_batch_size);
-  const auto num_chunks = static_cast<std::int64_t>(chunks.size());
-  const std::int64_t in_flight =
-      chunks_in_flight(chunks.front().pipeline_rank, model.pipeline_model_parallel_size, num_chunks, num_microbatches);
-  double kept = 0;
-  for (const ModelChunk& chunk : chunks) kept += kept_by_chunk(model, shape, chunk).bytes;
-  kept *= static_cast<double>(in_flight) / static_cast<double>(num_chunks);
-
-  Moment largest;
-  if (chunks.back().output) {
-    keep_largest(largest, {"loss", kept + kept_by_head(model, shape), logits_bytes(model, shape),
-                           output_backward_bytes(model, shape)});
+  const bool defers = pipeline::last_phase(schedule) == pipeline::Phase::kWeight;
+  const Deferred deferred = deferred_work(model, shape, defers);
+  std::vector<HeldStage> stages;
+  for (const int stage : schedule.stage_of[static_cast<std::size_t>(rank)]) {
+    const ModelChunk& chunk = chunks[static_cast<std::size_t>(stage)];
+    stages.push_back({chunk, kept_by_stage(model, shape, chunk, defers)});
   }
-  const double mlp = mlp_backward_bytes(model, shape), attention = attention_backward_bytes(model, shape);
-  for (const ModelChunk& chunk : chunks) {
-    if (chunk.num_layers == 0) continue;
-    const KeptByChunk one = kept_by_chunk(model, shape, chunk);
-    const double mlp_kept = kept_by_layer(model, shape, chunk.first_layer + chunk.num_layers - 1).mlp;
-    if (!one.ends_with_recomputation) {
-      keep_largest(largest, {"mlp backward", kept, 0, mlp});
-      keep_largest(largest, {"attention backward", kept - mlp_kept, 0, attention});
-    }
-    if (one.while_recomputing > 0) {
-      const double alive = kept - one.bytes + one.while_recomputing;
-      keep_largest(largest, {"backward of recomputed mlp", alive, 0, mlp});
-      keep_largest(largest, {"backward of recomputed attention", alive - mlp_kept, 0, attention});
+  Moment largest, held;
+  for (const pipeline::Action& action : schedule.actions[static_cast<std::size_t>(rank)]) {
+    const HeldStage& stage = stages[static_cast<std::size_t>(action.chunk)];
+    const KeptByStage& kept = stage.kept;
+    switch (action.phase) {
+      case pipeline::Phase::kForward:
+        held.activations += kept.layers + kept.head;
+        held.logits += kept.logits;
+        keep_largest(largest, {"forward", held.activations, held.logits, 0});
+        break;
+      case pipeline::Phase::kBackward:
+        visit_backward(largest, model, shape, stage, deferred, held);
+        held.activations += kept.deferred_layers + kept.deferred_head - kept.layers - kept.head;
+        held.logits += kept.deferred_logits - kept.logits;
+        keep_largest(largest, {"backward", held.activations, held.logits, 0});
+        break;
+      case pipeline::Phase::kWeight:
+        held.activations -= kept.deferred_layers + kept.deferred_head;
+        held.logits -= kept.deferred_logits;
+        break;
     }
   }
   return largest;
@@ -174,6 +173,8 @@ std::vector<MemoryPart> parts_of(const RunConfig& config, const comm::Mesh& mesh
   const auto buffer = static_cast<double>(held.buffer_elements), unit = unit_elements(config, held);
   const double state = sharding.divides_state() ? buffer / shards : buffer;
   double weights = static_cast<double>(held.elements), gradients = buffer;
+  // A gradient being received and a tensor being sent; a received input is what the first layer keeps.
+  const double boundary = config.model.pipeline_model_parallel_size > 1 ? 2 * boundary_bytes(config) : 0;
   // With one rank there is nothing to divide, and the buffers are whole.
   if (sharding.divides_gradients() && sharding.ranks > 1)
     gradients = buffer / shards + std::min(buffer, (config.ddp.overlap_grad_reduce ? 2 : 1) * unit);
@@ -188,7 +189,7 @@ std::vector<MemoryPart> parts_of(const RunConfig& config, const comm::Mesh& mesh
           {"logits", "logits and loss", moment.logits},
           {"transient", "gradients on their way, temporaries", moment.transient},
           {"communication", "communication buffers",
-           moment.communication + (cuda || mesh.world_size() == 1 ? 0 : kTransportBytes)},
+           moment.communication + boundary + (cuda || mesh.world_size() == 1 ? 0 : kTransportBytes)},
           {"data", "data index and mapped pages", cuda ? 0 : data_bytes}};
 }
 
@@ -208,18 +209,16 @@ double MemoryPlan::part(const std::string& key) const {
 
 MemoryPlan plan_memory(const RunConfig& config, const comm::Mesh& mesh, const ParameterPlan& parameters,
                        double data_bytes) {
-  const std::int64_t num_microbatches = estimate_setup(config, mesh).num_microbatches;
   const std::vector<ModelChunk> chunks = model_chunks(config.model);
+  std::optional<pipeline::Schedule> schedule;
+  if (!config.validation.skip_train && !parameters.by_formula) schedule = planned_schedule(config, mesh);
   MemoryPlan plan;
   for (std::int64_t rank = 0; rank < config.model.pipeline_model_parallel_size; ++rank) {
     const auto mine = chunks_of(chunks, rank);
     const RankParameters& held = parameters.ranks[static_cast<std::size_t>(rank)];
     Moment moment;
-    if (parameters.by_formula) {
-      moment = peak_by_formula(config, mesh);
-    } else {
-      if (!config.validation.skip_train) moment = training_peak(config, mine, num_microbatches);
-    }
+    if (parameters.by_formula) moment = peak_by_formula(config, mesh);
+    if (schedule) moment = training_peak(config, *schedule, chunks, rank);
     if (!config.validation.skip_train) add_reductions(moment, config, sharding_of(config, mesh), held);
     if (!parameters.by_formula && config.validation.eval_iters > 0)
       keep_largest(moment, evaluation_peak(config, mine.back()));

@@ -6,6 +6,7 @@
 #include "pharos/model/layers.h"
 #include "pharos/model/theoretical_memory.h"
 #include "pharos/optim/gradient_buffer.h"
+#include "pharos/pipeline/run_schedule.h"
 
 namespace pharos::plan {
 namespace {
@@ -137,7 +138,8 @@ void visit_parameters(const ModelConfig& model, const ModelChunk& chunk, const c
     if (norm.bias) visit(*norm.bias);
   };
   const bool tied = model.share_embeddings_and_output_weights;
-  if (chunk.embedding || (chunk.output && tied && model.pipeline_model_parallel_size > 1)) {
+  const bool is_copy = chunk.output && tied && pipeline::ranks_of_stages(model).front() != chunk.pipeline_rank;
+  if (chunk.embedding || is_copy) {
     const nn::Embedding embedding = model::declare_embedding(model);
     visit(embedding.words);
     if (chunk.embedding && embedding.positions) visit(*embedding.positions);

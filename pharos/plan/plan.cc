@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "pharos/base/error.h"
 #include "pharos/base/text.h"
 #include "pharos/comm/parallel_sizes.h"
 #include "pharos/config/derived.h"
@@ -74,7 +75,8 @@ std::vector<std::string> notes_of(const RunConfig& config, const Plan& plan) {
 
 }  // namespace
 
-Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size) {
+Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
+               const std::optional<std::filesystem::path>& costs_run) {
   const RunConfig& config = resolved.config;
   const comm::Mesh mesh(world_size, comm::parallel_sizes(config));
   Plan plan;
@@ -85,6 +87,14 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size) 
   if (config.model.num_moe_experts)
     plan.dims.insert(plan.dims.end(), {MeshDim::kExpertTensor, MeshDim::kExpert, MeshDim::kExpertData});
   plan.chunks = model_chunks(config.model);
+  if (config.model.pipeline_model_parallel_size > 1 && !config.validation.skip_train)
+    plan.pipeline = plan_pipeline(resolved, mesh, costs_run);
+  if (costs_run && !plan.pipeline) {
+    throw base::UserError(
+        {.what = "This configuration trains on one stage: there is nothing to take measured times for.",
+         .where = "--costs",
+         .fix = "Leave it out, or choose model.pipeline_model_parallel_size above 1."});
+  }
   plan.parameters = plan_parameters(config.model, mesh);
   plan.steps = plan_steps(config, mesh);
   plan.flops = plan_flops(config, plan.steps);

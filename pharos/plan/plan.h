@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "pharos/plan/memory.h"
 #include "pharos/plan/parallel/communication.h"
 #include "pharos/plan/parameters.h"
+#include "pharos/plan/pipeline/pipeline_plan.h"
 #include "pharos/plan/stages.h"
 
 namespace pharos::plan {
@@ -48,6 +51,7 @@ struct Plan {
   ParameterPlan parameters;
   MemoryPlan memory;
   CommunicationPlan communication;
+  std::optional<PipelinePlan> pipeline;  ///< of a run that trains with a pipeline size above 1
   model::MemoryEstimate megatron;
   std::vector<std::string> megatron_lines;
   FlopsPlan flops;
@@ -59,7 +63,8 @@ struct Plan {
 };
 
 /// `resolved` must be valid for `world_size` ranks (config::prepare with Purpose::kPlan). UserError for a damaged
-/// header of a dataset.
-Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size);
+/// header of a dataset, and from plan_pipeline(), which gets `costs_run`.
+Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
+               const std::optional<std::filesystem::path>& costs_run = std::nullopt);
 
 }  // namespace pharos::plan

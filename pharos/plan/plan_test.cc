@@ -307,14 +307,6 @@ TEST(Stages, EvenUnevenAndByLayout) {
       ElementsAre(2, 2, 2, 2));
 }
 
-// 1F1B: rank r of 4 holds 4 - r microbatches, never more than there are.
-TEST(Stages, InFlight) {
-  EXPECT_EQ(chunks_in_flight(0, 4, 1, 8), 4);
-  EXPECT_EQ(chunks_in_flight(3, 4, 1, 8), 1);
-  EXPECT_EQ(chunks_in_flight(0, 4, 1, 2), 2);
-  EXPECT_EQ(chunks_in_flight(0, 4, 2, 8), 11);  // 2 * 3 warm-up chunks, 4 of the other chunk, one more
-}
-
 TEST(Stages, SmallestWorldSize) {
   config::ModelConfig model;
   EXPECT_EQ(smallest_world_size(model), 1);

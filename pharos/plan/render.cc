@@ -99,6 +99,67 @@ void add_communication(Page& page, const CommunicationPlan& communication) {
   page.row("in all", format_bytes(communication.bytes()));
 }
 
+/// "1.20 GiB, 4 microbatches": activations kept at once.
+std::string in_flight_text(const PipelinePlan& pipeline, std::int64_t num_chunks, int peak_in_flight,
+                           double peak_bytes) {
+  const bool has_chunks = num_chunks > 1;
+  const char* what = has_chunks ? "chunk" : "microbatch";
+  const std::string count =
+      fmt::format("{} {}{}", peak_in_flight, what, peak_in_flight == 1 ? "" : (has_chunks ? "s" : "es"));
+  return pipeline.costs.bytes_are_known ? format_bytes(peak_bytes) + ", " + count : count;
+}
+
+void add_stages(Page& page, const PipelinePlan& pipeline) {
+  const pipeline::StageCosts& costs = pipeline.costs.costs;
+  page.line(fmt::format("Costs of a microbatch in {}, from {}:", pipeline.costs.time_unit, pipeline.costs.source));
+  for (std::size_t i = 0; i < pipeline.chunks.size(); ++i) {
+    const ModelChunk& chunk = pipeline.chunks[i];
+    std::string line = fmt::format("stage {} on rank {}, {} layer{}: forward {:.3g}, backward {:.3g}, weight {:.3g}", i,
+                                   chunk.pipeline_rank, chunk.num_layers, chunk.num_layers == 1 ? "" : "s",
+                                   costs.forward[i], costs.backward[i], costs.weight[i]);
+    if (i + 1 < pipeline.chunks.size() && costs.transfer[i] > 0)
+      line += fmt::format(", transfer {:.3g}", costs.transfer[i]);
+    if (pipeline.costs.bytes_are_known) line += "; keeps " + format_bytes(costs.activation_bytes[i]);
+    if (pipeline.costs.bytes_are_known && costs.weight_bytes[i] > 0)
+      line += ", until the weight gradient " + format_bytes(costs.weight_bytes[i]);
+    page.line(line);
+  }
+}
+
+void add_pipeline(Page& page, const PipelinePlan& pipeline) {
+  const pipeline::Timeline& timeline = pipeline.timeline;
+  const pipeline::Schedule& schedule = timeline.schedule;
+  page.heading(fmt::format("Pipeline: {}, {} ranks with {} model chunk{} each, {} microbatch{} a step", schedule.name,
+                           schedule.num_ranks, schedule.num_chunks, schedule.num_chunks == 1 ? "" : "s",
+                           schedule.num_microbatches, schedule.num_microbatches == 1 ? "" : "es"));
+  page.row("bubble of all ranks", fmt::format("{:.1f} %", 100 * timeline.bubble),
+           fmt::format("of {:.4g} {}", timeline.span, pipeline.costs.time_unit));
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const pipeline::RankTimeline& line = timeline.ranks[rank];
+    const RankTransfers& moved = pipeline.transfers[rank];
+    page.row(fmt::format("rank {}: bubble", rank), fmt::format("{:.1f} %", 100 * line.bubble),
+             fmt::format("activations at most {}; sends {} in {} transfers, receives {} in {}",
+                         in_flight_text(pipeline, schedule.num_chunks, line.peak_in_flight, line.peak_bytes),
+                         format_bytes(moved.sent_bytes), moved.num_sent, format_bytes(moved.received_bytes),
+                         moved.num_received));
+  }
+  add_stages(page, pipeline);
+  page.line("The same model and batch by other schedules, with the most activations of a rank:");
+  for (const OtherSchedule& other : pipeline.schedules) {
+    const std::string label =
+        fmt::format("{}{}{}", other.name, other.num_chunks > 1 ? fmt::format(", {} chunks", other.num_chunks) : "",
+                    other.is_planned ? " (this plan)" : "");
+    if (!other.refusal.empty()) {
+      page.row(label, "-", other.refusal);
+      continue;
+    }
+    page.row(label, fmt::format("{:.1f} %", 100 * other.bubble),
+             fmt::format("of {:.4g} {}; {}{}", other.span, pipeline.costs.time_unit,
+                         in_flight_text(pipeline, other.num_chunks, other.peak_in_flight, other.peak_bytes),
+                         other.has_planned_stages ? "" : "; other stages, times by operations"));
+  }
+}
+
 void add_run(Page& page, const Plan& plan) {
   const StepPlan& steps = plan.steps;
   page.heading("Run");
@@ -174,6 +235,7 @@ std::string render(const Plan& plan, bool with_ranks) {
   add_parameters(page, plan);
   add_memory(page, plan);
   add_communication(page, plan.communication);
+  if (plan.pipeline) add_pipeline(page, *plan.pipeline);
   add_run(page, plan);
   add_layout(page, plan, with_ranks);
   if (!plan.notes.empty()) page.heading("Notes");

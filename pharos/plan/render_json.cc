@@ -44,6 +44,64 @@ json communication_json(const CommunicationPlan& communication) {
   return {{"pipeline_rank", communication.pipeline_rank}, {"bytes_per_step", communication.bytes()}, {"parts", parts}};
 }
 
+json schedules_json(const PipelinePlan& pipeline) {
+  json schedules = json::array();
+  for (const OtherSchedule& other : pipeline.schedules) {
+    json one = {{"name", other.name}, {"is_planned", other.is_planned}, {"num_chunks", other.num_chunks}};
+    if (!other.refusal.empty()) {
+      one["refusal"] = other.refusal;
+    } else {
+      one.update({{"bubble", other.bubble},
+                  {"span", other.span},
+                  {"peak_in_flight", other.peak_in_flight},
+                  {"has_planned_stages", other.has_planned_stages}});
+      if (pipeline.costs.bytes_are_known) one["peak_activation_bytes"] = other.peak_bytes;
+    }
+    schedules.push_back(one);
+  }
+  return schedules;
+}
+
+json pipeline_json(const PipelinePlan& pipeline) {
+  const pipeline::Timeline& timeline = pipeline.timeline;
+  const pipeline::StageCosts& costs = pipeline.costs.costs;
+  const bool has_bytes = pipeline.costs.bytes_are_known;
+  json stages = json::array(), ranks = json::array();
+  for (std::size_t i = 0; i < pipeline.chunks.size(); ++i) {
+    json stage = {{"pipeline_rank", pipeline.chunks[i].pipeline_rank},
+                  {"num_layers", pipeline.chunks[i].num_layers},
+                  {"forward", costs.forward[i]},
+                  {"backward", costs.backward[i]},
+                  {"weight", costs.weight[i]}};
+    if (i + 1 < pipeline.chunks.size()) stage["transfer"] = costs.transfer[i];
+    if (has_bytes)
+      stage.update({{"activation_bytes", costs.activation_bytes[i]}, {"weight_bytes", costs.weight_bytes[i]}});
+    stages.push_back(stage);
+  }
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const pipeline::RankTimeline& line = timeline.ranks[rank];
+    const RankTransfers& moved = pipeline.transfers[rank];
+    ranks.push_back({{"bubble", line.bubble},
+                     {"peak_in_flight", line.peak_in_flight},
+                     {"sent_bytes", moved.sent_bytes},
+                     {"received_bytes", moved.received_bytes},
+                     {"num_sent", moved.num_sent},
+                     {"num_received", moved.num_received}});
+    if (has_bytes) ranks.back()["peak_activation_bytes"] = line.peak_bytes;
+  }
+  return {{"schedule", timeline.schedule.name},
+          {"num_chunks", timeline.schedule.num_chunks},
+          {"num_microbatches", timeline.schedule.num_microbatches},
+          {"time_unit", pipeline.costs.time_unit},
+          {"costs", pipeline.costs.source},
+          {"span", timeline.span},
+          {"bubble", timeline.bubble},
+          {"transfer_bytes", pipeline.boundary_bytes},
+          {"stages", stages},
+          {"ranks", ranks},
+          {"schedules", schedules_json(pipeline)}};
+}
+
 json dataset_json(const DatasetPlan& dataset) {
   json files = json::array();
   for (const DataFile& file : dataset.files) {
@@ -98,6 +156,7 @@ json to_json(const Plan& plan, bool with_ranks) {
           {"parameters", parameters_json(plan.parameters)},
           {"memory", memory_json(plan.memory)},
           {"communication", communication_json(plan.communication)},
+          {"pipeline", plan.pipeline ? pipeline_json(*plan.pipeline) : json()},
           {"megatron",
            {{"weight_and_optimizer_bytes", plan.megatron.weight_and_optimizer_bytes},
             {"activation_bytes", plan.megatron.activations.total_bytes},

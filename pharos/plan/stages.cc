@@ -29,13 +29,6 @@ std::vector<ModelChunk> chunks_of(const std::vector<ModelChunk>& chunks, std::in
   return mine;
 }
 
-std::int64_t chunks_in_flight(std::int64_t pipeline_rank, std::int64_t num_pipeline_ranks, std::int64_t num_chunks,
-                              std::int64_t num_microbatches) {
-  const std::int64_t after = num_pipeline_ranks - 1 - pipeline_rank;
-  const std::int64_t warmup = num_chunks > 1 ? 2 * after + (num_chunks - 1) * num_pipeline_ranks : after;
-  return std::min(warmup + 1, num_microbatches * num_chunks);
-}
-
 std::int64_t smallest_world_size(const ModelConfig& model) {
   const auto at_least_one = [](std::int64_t size) { return std::max<std::int64_t>(1, size); };
   const std::int64_t pipeline = at_least_one(model.pipeline_model_parallel_size);

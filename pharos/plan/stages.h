@@ -24,10 +24,6 @@ std::vector<ModelChunk> model_chunks(const config::ModelConfig& model);
 /// Chunks of one pipeline rank.
 std::vector<ModelChunk> chunks_of(const std::vector<ModelChunk>& chunks, std::int64_t pipeline_rank);
 
-/// Chunks whose activations are alive at once on this rank, at most: 1F1B, interleaved when a rank has several chunks.
-std::int64_t chunks_in_flight(std::int64_t pipeline_rank, std::int64_t num_pipeline_ranks, std::int64_t num_chunks,
-                              std::int64_t num_microbatches);
-
 /// The fewest ranks that dense and expert layout can both be divided over: lcm(TP x PP x CP, ETP x EP x PP). Sizes
 /// below 1 count as 1.
 std::int64_t smallest_world_size(const config::ModelConfig& model);

@@ -2,8 +2,10 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <malloc.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -16,8 +18,13 @@ constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector r
 /// Block of malloc that aligned memory lies in; stands right before it.
 void*& block_of(void* aligned) { return static_cast<void**>(aligned)[-1]; }
 
+std::atomic<std::int64_t> allocated{0};
+
 void release(void* aligned) {
-  if (aligned != nullptr) std::free(block_of(aligned));
+  if (aligned == nullptr) return;
+  void* block = block_of(aligned);
+  allocated.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(block)), std::memory_order_relaxed);
+  std::free(block);
 }
 
 class HostAllocator : public c10::Allocator {
@@ -27,6 +34,7 @@ class HostAllocator : public c10::Allocator {
     if (num_bytes == 0) return {nullptr, nullptr, &release, device};
     void* block = std::malloc(num_bytes + kAlignment + sizeof(void*));
     if (block == nullptr) throw std::bad_alloc();
+    allocated.fetch_add(static_cast<std::int64_t>(malloc_usable_size(block)), std::memory_order_relaxed);
     const auto first = reinterpret_cast<std::uintptr_t>(block) + sizeof(void*);
     void* aligned = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
     block_of(aligned) = block;
@@ -48,6 +56,15 @@ void install_host_allocator() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
+}
+
+std::int64_t allocated_host_bytes() { return allocated.load(std::memory_order_relaxed); }
+
+std::int64_t allocated_bytes(const c10::Device& device) {
+  if (device.is_cpu()) return allocated_host_bytes();
+  const auto index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(index);
+  return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
 }
 
 }  // namespace pharos::tensor

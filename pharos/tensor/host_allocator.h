@@ -1,6 +1,10 @@
 // Memory of tensors on the CPU.
 #pragma once
 
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
 namespace pharos::tensor {
 
 /// Makes every later CPU tensor of this process take its memory from malloc in blocks that the next step can use again,
@@ -9,5 +13,11 @@ namespace pharos::tensor {
 /// aligned memory, and glibc before 2.38 never fits an aligned request into the block that the same request left
 /// behind, so its heap grows a fifth beyond what is alive, or more. Call it once, before tensors are made.
 void install_host_allocator();
+
+/// Bytes of CPU tensors that are alive, as malloc counts them; 0 without install_host_allocator().
+std::int64_t allocated_host_bytes();
+
+/// The same for `device`, which for CUDA means its caching allocator.
+std::int64_t allocated_bytes(const c10::Device& device);
 
 }  // namespace pharos::tensor

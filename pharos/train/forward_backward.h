@@ -3,10 +3,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
+#include <vector>
 
 #include "pharos/config/run_config.h"
 #include "pharos/model/transformer.h"
+#include "pharos/pipeline/executor.h"
 #include "pharos/train/microbatch.h"
+#include "pharos/train/parallel.h"
 
 namespace pharos::train {
 
@@ -24,19 +29,35 @@ struct StepInput {
   int num_microbatches = 1;
   double loss_scale = 1;
   MicrobatchProvider microbatch;
+  /// Called before each pass that completes the gradients of a microbatch in a chunk (optim::DataParallel::begin_pass).
+  std::function<void(std::size_t chunk)> begin_pass;
 };
 
 struct StepTimes {
-  std::int64_t data_wait_ns = 0;  ///< waiting for microbatches, part of the time around it
+  std::int64_t data_wait_ns = 0;    ///< waiting for microbatches, part of the time around it
+  pipeline::MeasuredStep pipeline;  ///< what this rank did
 };
 
-/// Adds the gradient of this rank's loss, times loss_scale, to every main_grad (bridge-config.md 7.4). Default: the
-/// mean over microbatches of each one's mean over its tokens; with calculate_per_token_loss the sum over tokens, to be
-/// divided by their number over the whole global batch. Returns this rank's sums.
-LossSums forward_backward(model::Transformer& model, const config::RunConfig& config, const StepInput& input,
-                          StepTimes* times);
+class ForwardBackward {
+ public:
+  /// chunks: [chunk of this pipeline rank] as model.pipeline_schedule places them. All arguments outlive this.
+  ForwardBackward(const config::RunConfig& config, std::vector<model::Transformer*> chunks, const Parallel& parallel);
 
-/// Losses of `num_microbatches` without gradients.
-LossSums evaluate_microbatches(model::Transformer& model, int num_microbatches, const MicrobatchProvider& microbatch);
+  /// Adds the gradient of this rank's loss, times loss_scale, to every main_grad (bridge-config.md 7.4). Default: the
+  /// mean over microbatches of each one's mean over its tokens; with calculate_per_token_loss the sum over tokens, to
+  /// be divided by their number over the whole global batch. Returns this rank's sums: nothing but on the last stage.
+  LossSums train(const StepInput& input, StepTimes& times);
+
+  /// Losses of `num_microbatches` without gradients.
+  LossSums evaluate(int num_microbatches, const MicrobatchProvider& microbatch);
+
+ private:
+  pipeline::Executor& executor(int num_microbatches, bool trains);
+
+  const config::RunConfig& config_;
+  std::vector<model::Transformer*> chunks_;
+  const Parallel& parallel_;
+  std::map<std::pair<int, bool>, std::unique_ptr<pipeline::Executor>> executors_;  ///< by microbatches and trains
+};
 
 }  // namespace pharos::train

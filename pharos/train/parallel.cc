@@ -16,14 +16,39 @@ std::chrono::milliseconds step_timeout(const config::DistConfig& dist, std::chro
   return std::min(longest, std::max<std::chrono::milliseconds>(std::chrono::minutes(2), 10 * first_step));
 }
 
+namespace {
+
+comm::Group& loss_group(comm::World& world, const comm::Mesh& mesh) {
+  std::vector<MeshDim> dims{MeshDim::kData};
+  if (mesh.size(MeshDim::kContext) > 1) dims.push_back(MeshDim::kContext);
+  if (mesh.size(MeshDim::kPipeline) > 1) dims.push_back(MeshDim::kPipeline);
+  return world.group(mesh, dims);
+}
+
+comm::Group* transfer_group(comm::World& world, const comm::Mesh& mesh, const char* name) {
+  if (mesh.size(MeshDim::kPipeline) == 1) return nullptr;
+  return &world.group(name, mesh.group(world.rank(), {MeshDim::kPipeline}));
+}
+
+}  // namespace
+
 Parallel::Parallel(comm::World& world, const config::RunConfig& config)
     : world(world),
       rank(world.rank()),
       mesh(world.size(), comm::parallel_sizes(config)),
       all(world.all()),
       tensor(world.group(mesh, {MeshDim::kTensor})),
-      data(world.group(mesh, {MeshDim::kData})) {}
+      data(world.group(mesh, {MeshDim::kData})),
+      context(world.group(mesh, {MeshDim::kContext})),
+      pipeline(world.group(mesh, {MeshDim::kPipeline})),
+      losses(loss_group(world, mesh)),
+      ascending(transfer_group(world, mesh, "pp-up")),
+      descending(transfer_group(world, mesh, "pp-down")) {}
 
-model::ParallelGroups Parallel::model_groups() const { return {.tensor = tensor.size() > 1 ? &tensor : nullptr}; }
+model::ParallelGroups Parallel::model_groups() const {
+  return {.tensor = tensor.size() > 1 ? &tensor : nullptr, .context = context.size() > 1 ? &context : nullptr};
+}
+
+pipeline::Channels Parallel::channels() const { return {.ascending = ascending, .descending = descending}; }
 
 }  // namespace pharos::train

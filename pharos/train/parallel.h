@@ -8,6 +8,7 @@
 #include "pharos/comm/world.h"
 #include "pharos/config/run_config.h"
 #include "pharos/model/transformer.h"
+#include "pharos/pipeline/executor.h"
 
 namespace pharos::train {
 
@@ -25,13 +26,19 @@ struct Parallel {
 
   bool is_first() const { return rank == 0; }
   model::ParallelGroups model_groups() const;
+  pipeline::Channels channels() const;
 
   comm::World& world;
   std::int64_t rank;
   comm::Mesh mesh;
   comm::Group& all;
   comm::Group& tensor;
-  comm::Group& data;
+  comm::Group& data;        ///< different samples
+  comm::Group& context;     ///< different tokens of the same samples
+  comm::Group& pipeline;    ///< different stages
+  comm::Group& losses;      ///< all ranks between which the tokens of a global batch and the stages are divided
+  comm::Group* ascending;   ///< transfers to higher ranks of the pipeline; null with one
+  comm::Group* descending;  ///< to lower ranks
 };
 
 }  // namespace pharos::train

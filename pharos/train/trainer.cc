@@ -12,15 +12,19 @@
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
+#include "pharos/lens/context/propagation.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
+#include "pharos/model/stages.h"
+#include "pharos/pipeline/run_schedule.h"
 #include "pharos/train/agreement.h"
 
 namespace pharos::train {
 using lens::Group;
 
 Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-                 const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup)
+                 const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup,
+                 std::string run_id)
     : resolved_(resolved),
       config_(resolved.config),
       folder_(folder),
@@ -32,7 +36,8 @@ Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder
       batches_(optim::batch_schedule_options(resolved.config, parallel.data.size())),
       train_iters_(config::total_train_iterations(resolved.config, parallel.data.size())),
       progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress && parallel.is_first(),
-                parallel.world.size()) {}
+                parallel.world.size()),
+      run_id_(std::move(run_id)) {}
 
 at::Device Trainer::device() const { return parallel_.world.device(); }
 
@@ -57,6 +62,9 @@ void Trainer::set_up() {
     load_checkpoint();
   }
   startup_.finish_phase("model");
+  together(parallel_.world, "file of the pipeline", [this] {
+    if (is_pipelined()) measured_ = std::make_unique<pipeline::MeasuredFile>(folder_.path(), parallel_.rank);
+  });
   metrics_ = parallel_.is_first() ? std::make_unique<MetricsLog>(folder_.metrics(), state_.step)
                                   : std::make_unique<MetricsLog>();
   reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_),
@@ -91,17 +99,41 @@ std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::string& pur
 }
 
 void Trainer::build_model() {
-  model_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), parallel_.mesh,
-                                                parallel_.rank, parallel_.model_groups());
+  together(parallel_.world, "stages", [this] { declare_chunks(); });
   together(parallel_.world, "initial weights", [this] { initialize_weights(); });
-  const auto parameters = model_->parameters();
+  optim::ModelChunks chunks;
+  for (const auto& chunk : chunks_) chunks.push_back(chunk->parameters());
+  const std::vector<int> ranks = pipeline::ranks_of_stages(config_.model);
   optimizer_ = std::make_unique<optim::DataParallel>(
-      parameters, optim::parallel_groups(parallel_.world, parallel_.mesh, parameters), parallel_.mesh, parallel_.rank,
-      optim::data_parallel_options(config_), optim::optimizer_options(config_));
+      chunks,
+      optim::parallel_groups(parallel_.world, parallel_.mesh, parameters_,
+                             {.embedding = ranks.front(), .output = ranks.back()}),
+      parallel_.mesh, parallel_.rank, optim::data_parallel_options(config_), optim::optimizer_options(config_));
   std::vector<std::string> warnings;
   schedule_ = std::make_unique<optim::LrSchedule>(optim::lr_schedule_options(config_, batches_, warnings));
   for (const auto& warning : warnings) console_.line("warning: " + warning);
   state_.seed = static_cast<std::uint64_t>(config_.rng.seed);
+}
+
+void Trainer::declare_chunks() {
+  pipeline::check_microbatch_counts(config_, parallel_.data.size());
+  const std::vector<model::Stage> stages = model::stages_of(config_.model);
+  tensor::Parameter* words = nullptr;
+  for (const int index :
+       pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
+    model::Stage stage = stages.at(static_cast<std::size_t>(index));
+    if (!stage.embedding) stage.tied_words = words;
+    chunks_.push_back(std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank,
+                                                           parallel_.model_groups()));
+    if (stage.embedding) words = chunks_.back()->parameters().front();
+  }
+  std::vector<model::Transformer*> passed;
+  for (const auto& chunk : chunks_) {
+    passed.push_back(chunk.get());
+    const auto parameters = chunk->parameters();
+    parameters_.insert(parameters_.end(), parameters.begin(), parameters.end());
+  }
+  passes_ = std::make_unique<ForwardBackward>(config_, std::move(passed), parallel_);
 }
 
 void Trainer::initialize_weights() {
@@ -109,34 +141,33 @@ void Trainer::initialize_weights() {
   const bool from_hugging_face =
       pretrained && std::filesystem::exists(std::filesystem::path(*pretrained) / "config.json");
   if (!pretrained && !config_.model.hf_path) {
-    model_->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
+    for (const auto& chunk : chunks_) chunk->materialize(device(), static_cast<std::uint64_t>(config_.rng.seed));
     return;
   }
   if (!pretrained || from_hugging_face) {
     const std::string& folder = pretrained ? *pretrained : *config_.model.hf_path;
-    hf::check_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
-    model_->allocate(device());
-    hf::load_weights(model_->parameters(), folder, parallel_.mesh, parallel_.rank);
+    hf::check_weights(parameters_, folder, parallel_.mesh, parallel_.rank);
+    for (const auto& chunk : chunks_) chunk->allocate(device());
+    hf::load_weights(parameters_, folder, parallel_.mesh, parallel_.rank);
     console_.line("initial weights from " + folder);
     return;
   }
-  model_->allocate(device());
+  for (const auto& chunk : chunks_) chunk->allocate(device());
   const auto found = find_checkpoint("initial weights", *pretrained, std::nullopt);
   if (!found) {
     throw base::UserError({.what = "There is no checkpoint in '" + *pretrained + "'.",
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
                            .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
   }
-  checkpoint::load(checkpoint::weights_of(model_->parameters()), found->folder, {}, parallel_.mesh, parallel_.rank);
+  checkpoint::load(checkpoint::weights_of(parameters_), found->folder, {}, parallel_.mesh, parallel_.rank);
   console_.line("initial weights from " + found->folder.string());
 }
 
 checkpoint::Contents Trainer::contents() {
-  const std::vector<tensor::Parameter*> parameters = model_->parameters();
   checkpoint::Contents contents;
   const auto add = [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element,
                        bool is_fragment) {
-    contents.push_back({.parameter = parameters[index],
+    contents.push_back({.parameter = parameters_[index],
                         .kind = std::string(kind),
                         .values = values,
                         .first_element = first_element,
@@ -237,17 +268,25 @@ StepRecord Trainer::run_iteration() {
   {
     PHAROS_SPAN(forward_backward_span, Group::kForwardBackward, "megatron.train.iteration.forward_backward",
                 {"num_microbatches", std::int64_t{record.num_microbatches}});
+    // The context that all ranks of the pipeline agree on without talking: what joins their traces.
+    if (is_pipelined()) forward_backward_span.add_link(lens::derive_trace_context(run_id_, state_.step));
     optimizer_->begin_step(record.num_microbatches);
-    const StepInput input{state_.step, record.num_microbatches, record.loss_scale, [&](int index) {
-                            return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
-                          }};
-    sums = forward_backward(*model_, config_, input, &times);
+    StepInput input{.step = state_.step,
+                    .num_microbatches = record.num_microbatches,
+                    .loss_scale = record.loss_scale,
+                    .microbatch =
+                        [&](int index) {
+                          return data_->microbatch(DataSplit::kTrain, state_.consumed_train_samples, index, device());
+                        },
+                    .begin_pass = [&](std::size_t chunk) { optimizer_->begin_pass(chunk); }};
+    sums = passes_->train(input, times);
     optimizer_->finish_gradients();
     sums = reduce(sums);
     if (config_.model.calculate_per_token_loss) optimizer_->scale_gradients(1 / std::max(1.0, sums.tokens));
   }
   record.loss = sums.mean();
   record.data_wait_ns = times.data_wait_ns;
+  keep_measured(std::move(times.pipeline));
   const std::int64_t optimizer_start = base::monotonic_ns();
   record.forward_backward_ns = optimizer_start - start;
   check_loss(record.loss, state_.step + 1);

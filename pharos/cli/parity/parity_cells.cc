@@ -21,47 +21,138 @@ constexpr Sharding kZero1{"-zero1", "optim", true};
 constexpr Sharding kZero2{"-zero2", "optim_grads", true};
 constexpr Sharding kZero3{"-zero3", "optim_grads_params", true};
 
-ParityCell make_cell(std::int64_t tensor, bool sequence, std::int64_t data, const Sharding& sharding) {
+/// How the layers go over pipeline ranks.
+struct Stages {
+  std::int64_t ranks = 1;
+  const char* schedule = "1f1b";
+  std::int64_t chunks = 1;
+  bool counts_embedding = false;  ///< as a layer of the first stage
+};
+
+struct Layout {
+  std::int64_t tensor = 1;
+  bool sequence = false;
+  std::int64_t context = 1;
+  bool gathers = false;  ///< keys and values, instead of passing them round
+  Stages stages = {};
+  std::int64_t data = 1;
+  Sharding sharding = kPlain;
+};
+
+std::string name_of(const Layout& layout) {
+  std::vector<std::string> words;
+  const auto word = [&](const char* dimension, std::int64_t size) {
+    if (size > 1) words.push_back(dimension + std::to_string(size));
+  };
+  word("tp", layout.tensor);
+  if (layout.sequence) words.emplace_back("sp");
+  word("cp", layout.context);
+  if (layout.gathers) words.emplace_back("gather");
+  word("pp", layout.stages.ranks);
+  if (layout.stages.ranks > 1) words.emplace_back(layout.stages.schedule);
+  if (layout.stages.counts_embedding) words.emplace_back("uneven");
+  word("dp", layout.data);
+  return words.empty() ? "one-rank" : base::join(words, "-") + layout.sharding.suffix;
+}
+
+ParityCell make_cell(const Layout& layout) {
+  const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
+  const Stages& stages = layout.stages;
+  const std::string shards = layout.sharding.strategy;
+  const bool is_pipelined = stages.ranks > 1;
   ParityCell cell;
-  cell.world_size = tensor * data;
-  if (tensor > 1) cell.name = "tp" + std::to_string(tensor) + (sequence ? "-sp" : "");
-  if (data > 1) cell.name += (cell.name.empty() ? "dp" : "-dp") + std::to_string(data) + sharding.suffix;
-  const std::string shards = sharding.strategy;
+  cell.name = name_of(layout);
+  cell.world_size = layout.tensor * layout.context * stages.ranks * layout.data;
   cell.overrides = {
-      "model.tensor_model_parallel_size=" + std::to_string(tensor),
-      std::string("model.sequence_parallel=") + (sequence ? "true" : "false"),
+      "model.tensor_model_parallel_size=" + std::to_string(layout.tensor),
+      "model.sequence_parallel=" + text(layout.sequence),
+      "model.context_parallel_size=" + std::to_string(layout.context),
+      std::string("model.cp_comm_type=") + (layout.gathers ? "[all_gather]" : "null"),
+      "model.pipeline_model_parallel_size=" + std::to_string(stages.ranks),
+      std::string("model.pipeline_schedule=") + (is_pipelined ? stages.schedule : "null"),
+      "model.virtual_pipeline_model_parallel_size=" + (stages.chunks > 1 ? std::to_string(stages.chunks) : "null"),
+      "model.pipeline_model_parallel_layout=null",
+      "model.num_layers_in_first_pipeline_stage=null",
+      "model.num_layers_in_last_pipeline_stage=null",
+      "model.account_for_embedding_in_pipeline_split=" + text(stages.counts_embedding),
+      "model.account_for_loss_in_pipeline_split=false",
       "ddp.data_parallel_sharding_strategy=" + shards,
-      std::string("ddp.use_distributed_optimizer=") + (shards == "optim" ? "true" : "false"),
-      std::string("ddp.overlap_grad_reduce=") + (sharding.overlaps ? "true" : "false"),
-      std::string("ddp.overlap_param_gather=") + (sharding.overlaps && shards != "no_shard" ? "true" : "false")};
+      "ddp.use_distributed_optimizer=" + text(shards == "optim"),
+      "ddp.overlap_grad_reduce=" + text(layout.sharding.overlaps),
+      "ddp.overlap_param_gather=" + text(layout.sharding.overlaps && shards != "no_shard")};
   return cell;
+}
+
+constexpr Stages k1F1B{2}, k1F1BOf4{4}, kInterleaved{2, "interleaved", 2}, kZb1p{2, "zb1p"}, kZbv{2, "zbv", 2},
+    kDualPipeV{2, "dualpipev", 2};
+
+/// Pipelines: every schedule, and what they are combined with.
+std::vector<Layout> pipeline_layouts() {
+  std::vector<Layout> layouts;
+  for (const Stages& stages : {Stages{2, "gpipe"}, k1F1B, kInterleaved, kZb1p, kZbv, kDualPipeV, Stages{4, "gpipe"},
+                               k1F1BOf4, Stages{4, "interleaved", 2}, Stages{4, "zb1p"}, Stages{4, "zbv", 2},
+                               Stages{4, "dualpipev", 2}, Stages{3, "1f1b", 1, true}, Stages{3, "zb1p", 1, true}}) {
+    layouts.push_back({.stages = stages});
+  }
+  for (const Sharding& sharding : {kPlain, kOverlap, kZero1, kZero2, kZero3})
+    layouts.push_back({.stages = k1F1B, .data = 2, .sharding = sharding});
+  for (const Sharding& sharding : {kOverlap, kZero1, kZero2, kZero3}) {
+    layouts.push_back({.stages = kInterleaved, .data = 2, .sharding = sharding});
+    layouts.push_back({.stages = kZbv, .data = 2, .sharding = sharding});
+  }
+  layouts.push_back({.stages = kZb1p, .data = 2, .sharding = kZero3});
+  layouts.push_back({.tensor = 2, .stages = k1F1B});
+  layouts.push_back({.tensor = 2, .sequence = true, .stages = kZb1p});
+  layouts.push_back({.tensor = 2, .sequence = true, .stages = kDualPipeV});
+  layouts.push_back({.tensor = 2, .sequence = true, .stages = k1F1B, .data = 2, .sharding = kZero1});
+  layouts.push_back({.tensor = 2, .sequence = true, .stages = kZbv, .data = 2, .sharding = kZero2});
+  layouts.push_back({.stages = k1F1BOf4, .data = 2, .sharding = kZero3});
+  return layouts;
+}
+
+/// Sequences divided over ranks, and what they are combined with.
+std::vector<Layout> context_layouts() {
+  std::vector<Layout> layouts;
+  for (const std::int64_t context : {2, 4}) {
+    for (const bool gathers : {false, true}) layouts.push_back({.context = context, .gathers = gathers});
+  }
+  for (const Sharding& sharding : {kPlain, kZero1, kZero2, kZero3})
+    layouts.push_back({.context = 2, .data = 2, .sharding = sharding});
+  layouts.push_back({.tensor = 2, .context = 2});
+  layouts.push_back({.tensor = 2, .sequence = true, .context = 2});
+  layouts.push_back({.tensor = 2, .sequence = true, .context = 2, .gathers = true});
+  layouts.push_back({.context = 2, .stages = k1F1B});
+  layouts.push_back({.context = 2, .stages = kZbv, .data = 2, .sharding = kZero1});
+  layouts.push_back({.tensor = 2, .sequence = true, .context = 2, .stages = kZb1p});
+  layouts.push_back({.tensor = 2, .sequence = true, .context = 2, .data = 2, .sharding = kZero3});
+  return layouts;
 }
 
 }  // namespace
 
-ParityCell parity_reference() {
-  ParityCell cell = make_cell(1, false, 1, kPlain);
-  cell.name = "one-rank";
-  return cell;
-}
+ParityCell parity_reference() { return make_cell({}); }
 
 const std::vector<ParityCell>& parity_cells() {
   static const std::vector<ParityCell> cells = [] {
-    std::vector<ParityCell> all;
+    std::vector<Layout> layouts;
     for (const std::int64_t data : {2, 4}) {
       for (const Sharding& sharding : {kPlain, kOverlap, kZero1, kZero2, kZero3})
-        all.push_back(make_cell(1, false, data, sharding));
+        layouts.push_back({.data = data, .sharding = sharding});
     }
     for (const std::int64_t tensor : {2, 4}) {
-      for (const bool sequence : {false, true}) all.push_back(make_cell(tensor, sequence, 1, kPlain));
+      for (const bool sequence : {false, true}) layouts.push_back({.tensor = tensor, .sequence = sequence});
     }
     for (const Sharding& sharding : {kPlain, kZero1, kZero2, kZero3}) {
-      all.push_back(make_cell(2, false, 2, sharding));
-      all.push_back(make_cell(2, true, 2, sharding));
+      for (const bool sequence : {false, true})
+        layouts.push_back({.tensor = 2, .sequence = sequence, .data = 2, .sharding = sharding});
     }
-    all.push_back(make_cell(4, true, 2, kZero3));
-    all.push_back(make_cell(2, true, 4, kZero1));
-    all.push_back(make_cell(1, false, 8, kZero2));
+    layouts.push_back({.tensor = 4, .sequence = true, .data = 2, .sharding = kZero3});
+    layouts.push_back({.tensor = 2, .sequence = true, .data = 4, .sharding = kZero1});
+    layouts.push_back({.data = 8, .sharding = kZero2});
+    for (const auto& more : {pipeline_layouts(), context_layouts()})
+      layouts.insert(layouts.end(), more.begin(), more.end());
+    std::vector<ParityCell> all;
+    for (const Layout& layout : layouts) all.push_back(make_cell(layout));
     return all;
   }();
   return cells;

@@ -11,7 +11,7 @@
 namespace pharos::comm::flight_format {
 
 inline constexpr char kMagic[8] = {'P', 'H', 'F', 'L', 'I', 'G', 'H', 'T'};
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kNumEntries = 1024;
 inline constexpr std::uint32_t kGroupAreaBytes = 256 * 1024;
 inline constexpr std::uint32_t kNoGroup = 0xffffffff;
@@ -60,6 +60,13 @@ struct Progress {
   std::int64_t progress_ns;
 };
 
+/// What the rank is at within a step; nothing when `what` is empty.
+struct Activity {
+  char what[32];
+  std::int64_t microbatch;
+  std::int64_t stage;
+};
+
 struct Header {
   char magic[8];
   std::uint32_t version;
@@ -73,6 +80,7 @@ struct Header {
   std::int64_t alive_ns;      ///< atomically
   std::uint64_t group_bytes;  ///< used bytes of the group area, atomically
   Guarded<Progress> progress;
+  Guarded<Activity> activity;  ///< written by the training thread alone
 };
 
 /// In the group area, followed by name_bytes and padding to 4, then num_ranks × u32.

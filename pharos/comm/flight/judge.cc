@@ -169,7 +169,7 @@ class Judge {
     if (!ended.empty()) {
       verdict_.culprits.insert(verdict_.culprits.end(), ended.begin(), ended.end());
       return "all came, the last " + since + " ago, but " + list_of(ended) + (ended.size() == 1 ? " has" : " have") +
-             " ended";
+             " ended" + last_activities(ended);
     }
     if (!silent.empty()) {
       verdict_.culprits.insert(verdict_.culprits.end(), silent.begin(), silent.end());
@@ -178,9 +178,19 @@ class Judge {
         text += "rank " + std::to_string(rank) + " shows no life since " + ago(rank, states_.at(rank)->alive_ns) +
                 (rank == silent.back() ? "" : ", ");
       }
-      return text;
+      return text + last_activities(silent);
     }
     return "all came, the last " + since + " ago, but the transfer does not end: look at the network";
+  }
+
+  /// " (rank 2: forward of microbatch 3 on stage 1)", where ranks were at one.
+  std::string last_activities(const std::vector<std::int64_t>& ranks) const {
+    std::string text;
+    for (const auto rank : ranks) {
+      const std::string& activity = states_.at(rank)->activity;
+      if (!activity.empty()) text += (text.empty() ? " (rank " : ", rank ") + std::to_string(rank) + ": " + activity;
+    }
+    return text.empty() ? "" : text + ")";
   }
 
   bool has_mismatch(const CallKey& key, const std::vector<std::int64_t>& here) const {
@@ -209,8 +219,9 @@ class Judge {
       text += "was last in " + last->group + " call " + std::to_string(last->number) +
               (last->is_pending() ? ", under way" : ", finished");
     }
-    return text + ", phase " + state.phase + " " + std::to_string(state.step) + ", no progress for " +
-           ago(rank, state.progress_ns);
+    text += ", phase " + state.phase + " " + std::to_string(state.step);
+    if (!state.activity.empty()) text += ", at the " + state.activity;
+    return text + ", no progress for " + ago(rank, state.progress_ns);
   }
 
   void blame_those_who_wait_for_nobody() {

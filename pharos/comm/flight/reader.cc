@@ -92,6 +92,11 @@ RankState parse_flight_record(const std::byte* data, std::size_t size_bytes, con
     state.step = progress.step;
     state.progress_ns = progress.progress_ns;
   }
+  flight_format::Activity activity{};
+  if (header.activity.read(activity) && activity.what[0] != 0) {
+    state.activity = text_of(activity.what) + " of microbatch " + std::to_string(activity.microbatch) + " on stage " +
+                     std::to_string(activity.stage);
+  }
   std::vector<EntryData> found;
   const auto* entries = reinterpret_cast<const Entry*>(data + flight_format::kEntriesOffset);
   for (std::uint32_t i = 0; i < header.num_entries; ++i) {

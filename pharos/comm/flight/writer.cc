@@ -183,6 +183,12 @@ void FlightWriter::report(std::string_view phase, std::int64_t step, std::int64_
   header().progress.write(progress);
 }
 
+void FlightWriter::report_activity(std::string_view what, std::int64_t microbatch, std::int64_t stage) {
+  flight_format::Activity activity{{}, microbatch, stage};
+  copy_text(activity.what, what);
+  header().activity.write(activity);
+}
+
 void FlightWriter::show_life(std::int64_t now_ns) {
   std::atomic_ref(header().alive_ns).store(now_ns, std::memory_order_relaxed);
 }
@@ -204,6 +210,10 @@ void report_progress(std::string_view phase, std::int64_t step) {
     stored_progress() = {std::string(phase), step, now};
   }
   if (auto* writer = FlightWriter::current()) writer->report(phase, step, now);
+}
+
+void report_activity(std::string_view what, std::int64_t microbatch, std::int64_t stage) {
+  if (auto* writer = FlightWriter::current()) writer->report_activity(what, microbatch, stage);
 }
 
 Progress last_progress() {

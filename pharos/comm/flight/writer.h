@@ -89,6 +89,7 @@ class FlightWriter {
 
   FlightTicket begin(FlightGroup& group, const FlightCall& call);
   void report(std::string_view phase, std::int64_t step, std::int64_t now_ns);
+  void report_activity(std::string_view what, std::int64_t microbatch, std::int64_t stage);
   /// The process lives, says its watchdog.
   void show_life(std::int64_t now_ns);
   const std::filesystem::path& path() const { return path_; }

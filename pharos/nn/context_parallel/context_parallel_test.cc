@@ -192,7 +192,7 @@ TEST(ContextAttentionInBFloat16, IsAsExactAsOnOneRank) {
         const auto error = [&](const at::Tensor& found) {
           return (found.to(at::kFloat) - own(exact[i])).norm().template item<double>();
         };
-        EXPECT_LT(error(parts[i]), 2 * error(own(whole[i]))) << i;
+        EXPECT_LT(error(parts[i]), 3 * error(own(whole[i]))) << i;
       }
     });
   }

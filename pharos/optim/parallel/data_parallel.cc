@@ -17,6 +17,7 @@ namespace {
 
 /// That of all parameters, fp32 where they differ.
 at::ScalarType common_type(const std::vector<tensor::Parameter*>& parameters) {
+  if (parameters.empty()) return at::kFloat;
   const at::ScalarType first = parameters.front()->data.scalar_type();
   const bool is_common = std::all_of(parameters.begin(), parameters.end(), [&](const tensor::Parameter* parameter) {
     return parameter->data.scalar_type() == first;
@@ -25,11 +26,10 @@ at::ScalarType common_type(const std::vector<tensor::Parameter*>& parameters) {
 }
 
 /// Sum over `group` of what lies in `views`, in one call.
-void sum_together(comm::Group& group, const std::vector<at::Tensor>& views) {
+void sum_together(comm::Group& group, const std::vector<at::Tensor>& views, const comm::Purpose& purpose) {
 #ifdef PHAROS_BROKEN_TENSOR_SUMS  // a program of the tests leaves the sums out, and parity must notice
   return;
 #endif
-  const comm::Purpose purpose{"gradients shared between tensor-parallel ranks"};
   if (views.size() == 1) {
     group.all_reduce(views.front(), comm::ReduceOp::kSum, purpose).wait();
     return;
@@ -43,24 +43,32 @@ void sum_together(comm::Group& group, const std::vector<at::Tensor>& views) {
   }
 }
 
+/// [bucket]
+std::vector<std::size_t> chunks_of_buckets(const FlatLayout& layout, const ModelChunks& chunks) {
+  std::vector<std::size_t> result(layout.buckets.size());
+  std::size_t parameter = 0;
+  for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    for (std::size_t i = 0; i < chunks[chunk].size(); ++i) result[layout.bucket_of[parameter++]] = chunk;
+  }
+  return result;
+}
+
 }  // namespace
 
-DataParallel::DataParallel(std::vector<tensor::Parameter*> parameters, ParallelGroups groups, const comm::Mesh& mesh,
-                           std::int64_t rank, const DataParallelOptions& options,
-                           const OptimizerOptions& optimizer_options)
-    : parameters_(std::move(parameters)), groups_(std::move(groups)), options_(options) {
+DataParallel::DataParallel(const ModelChunks& chunks, ParallelGroups groups, const comm::Mesh& mesh, std::int64_t rank,
+                           const DataParallelOptions& options, const OptimizerOptions& optimizer_options)
+    : parameters_(all_parameters(chunks)), groups_(std::move(groups)), options_(options) {
   const at::NoGradGuard no_grad;
-  PHAROS_CHECK(!parameters_.empty(), "data parallelism needs parameters");
   if (groups_.data != nullptr && groups_.data->size() == 1) groups_.data = nullptr;
   if (groups_.data == nullptr) options_.strategy = config::ShardingStrategy::kNoShard;
   const std::int64_t size = groups_.data == nullptr ? 1 : groups_.data->size();
-  layout_ = data_parallel_layout(parameters_, options_, size);
+  layout_ = data_parallel_layout(chunks, options_, size);
   held_ranges_ =
       shards_states(options_.strategy) ? shard_ranges(layout_, size, groups_.data->rank()) : whole_range(layout_);
   model_ranges_ = model_ranges(parameters_, mesh, rank);
-  make_syncs();
+  make_syncs(chunks);
   optimizer_ = std::make_unique<Optimizer>(make_target(), optimizer_options);
-  make_tensor_sums();
+  make_shared_sums();
   counted_gradients_ = views_without(model_ranges_.counted_elsewhere, layout_, held_ranges_, gradients_->held());
   for (const auto& ranges : model_ranges_.counted) {
     for (const ElementRange& range : ranges) {
@@ -83,15 +91,17 @@ DataParallel::~DataParallel() {
   }
 }
 
-void DataParallel::make_syncs() {
+void DataParallel::make_syncs(const ModelChunks& chunks) {
   const BucketReducer reducer(groups_.data, options_, common_type(parameters_));
   reducer_factor_ = factor_ = reducer.remaining_factor();
   const bool overlaps = groups_.data != nullptr && options_.overlap_grad_reduce;
   if (shards_gradients(options_.strategy)) {
-    gradients_ = std::make_unique<ShardedGradientSync>(parameters_, layout_, held_ranges_, reducer, overlaps);
+    gradients_ = std::make_unique<ShardedGradientSync>(parameters_, layout_, held_ranges_, reducer, overlaps,
+                                                       chunks_of_buckets(layout_, chunks));
   } else {
     gradients_ = std::make_unique<FullGradientSync>(parameters_, layout_, held_ranges_, reducer, overlaps);
   }
+  if (parameters_.empty()) return;
   if (shards_values(options_.strategy)) {
     values_ = std::make_unique<UnitValueSync>(parameters_, layout_, held_ranges_, *groups_.data,
                                               options_.overlap_param_gather);
@@ -102,7 +112,9 @@ void DataParallel::make_syncs() {
 }
 
 UpdateTarget DataParallel::make_target() const {
-  UpdateTarget target{{}, num_elements(held_ranges_), gradients_->held().front().device()};
+  const auto& gradients = gradients_->held();
+  const at::Device device = gradients.empty() ? at::Device(at::kCPU) : gradients.front().device();
+  UpdateTarget target{{}, num_elements(held_ranges_), device};
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const std::int64_t count = layout_.num_elements_of(index);
     const Fragment part = fragment_of(layout_, held_ranges_, index, 0, count);
@@ -122,18 +134,30 @@ UpdateTarget DataParallel::make_target() const {
   return target;
 }
 
-void DataParallel::make_tensor_sums() {
+void DataParallel::make_shared_sums() {
   for (const auto& [copies, ranges] : model_ranges_.summed) {
     const auto group = groups_.sharing_tensor.find(copies);
     PHAROS_CHECK(group != groups_.sharing_tensor.end() && group->second != nullptr,
                  "no group of the " + std::to_string(copies) + " tensor-parallel ranks that share a value");
-    TensorSum sum{group->second, {}};
-    for (const ElementRange& range : ranges) {
-      const at::Tensor view = view_of(range, layout_, held_ranges_, gradients_->held());
-      if (view.defined()) sum.gradients.push_back(view);
-    }
-    if (!sum.gradients.empty()) tensor_sums_.push_back(std::move(sum));
+    add_shared_sum(group->second, {"gradients shared between tensor-parallel ranks"}, ranges);
   }
+  std::vector<ElementRange> tied;
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    if (parameters_[index]->tie == tensor::Parameter::Tie::kNone) continue;
+    PHAROS_CHECK(groups_.tied != nullptr,
+                 parameters_[index]->name + " is tied, but the group of its holders is missing");
+    tied.push_back({index, 0, layout_.num_elements_of(index)});
+  }
+  add_shared_sum(groups_.tied, {"gradients of tied weights"}, tied);
+}
+
+void DataParallel::add_shared_sum(comm::Group* group, comm::Purpose purpose, const std::vector<ElementRange>& ranges) {
+  SharedSum sum{group, purpose, {}};
+  for (const ElementRange& range : ranges) {
+    const at::Tensor view = view_of(range, layout_, held_ranges_, gradients_->held());
+    if (view.defined()) sum.gradients.push_back(view);
+  }
+  if (!sum.gradients.empty()) shared_sums_.push_back(std::move(sum));
 }
 
 void DataParallel::begin_step(int num_microbatches) {
@@ -142,8 +166,13 @@ void DataParallel::begin_step(int num_microbatches) {
   gradients_->begin_step(num_microbatches);
 }
 
+void DataParallel::begin_pass(std::size_t chunk) {
+  const at::NoGradGuard no_grad;
+  gradients_->begin_pass(chunk);
+}
+
 void DataParallel::finish_gradients() {
-  if (groups_.data == nullptr && tensor_sums_.empty()) return;
+  if (groups_.data == nullptr && shared_sums_.empty()) return;
   const at::NoGradGuard no_grad;
   {
     PHAROS_SPAN(span, lens::Group::kCommunication, "megatron.grad_sync.start");
@@ -151,7 +180,7 @@ void DataParallel::finish_gradients() {
   }
   PHAROS_SPAN(span, lens::Group::kCommunication, "megatron.grad_sync.finish");
   gradients_->finish();
-  for (const TensorSum& sum : tensor_sums_) sum_together(*sum.group, sum.gradients);
+  for (const SharedSum& sum : shared_sums_) sum_together(*sum.group, sum.gradients, sum.purpose);
 }
 
 std::vector<double> DataParallel::sum_over_model(std::vector<double> values, const char* what) const {

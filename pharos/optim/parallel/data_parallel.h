@@ -2,7 +2,7 @@
 // values and gradients where a sharding strategy wants them, and steps like one rank would.
 //
 //     data_parallel.begin_step(num_microbatches);
-//     … forward and backward passes; layers tell the keeper …
+//     … forward and backward passes, begin_pass() before each of the latter; layers tell the keeper …
 //     data_parallel.finish_gradients();
 //     const StepResult result = data_parallel.step(learning_rate, weight_decay);
 #pragma once
@@ -32,18 +32,24 @@ using ValueVisitor = std::function<void(std::size_t index, const at::Tensor& val
 
 class DataParallel : public tensor::ParameterKeeper {
  public:
-  /// `parameters` in forward order, materialised, with equal values on all data-parallel ranks; they and the groups
-  /// must outlive this. With one data-parallel rank nothing is sharded, whatever the strategy. Sharded strategies move
-  /// the data; with optim_grads_params it is on the meta device but between a use and the next one of another layer.
-  DataParallel(std::vector<tensor::Parameter*> parameters, ParallelGroups groups, const comm::Mesh& mesh,
-               std::int64_t rank, const DataParallelOptions& options, const OptimizerOptions& optimizer_options);
+  /// Parameters are materialised, with equal values on all data-parallel ranks and in tied copies; they and the groups
+  /// must outlive this. Their index is that in all_parameters(chunks). There may be none: this rank then takes part in
+  /// sums over the model. With one data-parallel rank nothing is sharded, whatever the strategy. Sharded strategies
+  /// move the data; with optim_grads_params it is on the meta device but between a use and the next one of another
+  /// layer.
+  DataParallel(const ModelChunks& chunks, ParallelGroups groups, const comm::Mesh& mesh, std::int64_t rank,
+               const DataParallelOptions& options, const OptimizerOptions& optimizer_options);
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
   /// Zeroes the gradients. Each parameter then gets num_uses gradients from each of `num_microbatches`.
   void begin_step(int num_microbatches);
-  /// After the last backward pass: reduces what has not been, waits, sums over tensor-parallel ranks.
+  /// Before each pass that completes the gradients of a microbatch through model chunk `chunk`: its backward pass, or
+  /// its weight pass where a schedule divides the two. `num_microbatches` times per chunk, in the same order on all
+  /// data-parallel ranks. The passes of different chunks may alternate in any order.
+  void begin_pass(std::size_t chunk = 0);
+  /// After the last pass: reduces what has not been, waits, sums over tensor-parallel ranks and over tied weights.
   void finish_gradients();
   /// Multiplies all gradients (between finish_gradients() and step()); the same factor on every rank.
   void scale_gradients(double factor) { factor_ *= factor; }
@@ -86,13 +92,16 @@ class DataParallel : public tensor::ParameterKeeper {
   void after_gradient(const tensor::Parameter& parameter) override;
 
  private:
-  struct TensorSum {
+  /// Gradients of values that ranks of one model share.
+  struct SharedSum {
     comm::Group* group;
+    comm::Purpose purpose;
     std::vector<at::Tensor> gradients;  ///< flat views
   };
-  void make_syncs();
+  void make_syncs(const ModelChunks& chunks);
   UpdateTarget make_target() const;
-  void make_tensor_sums();
+  void make_shared_sums();
+  void add_shared_sum(comm::Group* group, comm::Purpose purpose, const std::vector<ElementRange>& ranges);
   GradientTotals totals() const;
   std::vector<double> sum_over_model(std::vector<double> values, const char* what) const;
   std::size_t index_of(const tensor::Parameter& parameter) const { return indices_.at(&parameter); }
@@ -107,7 +116,7 @@ class DataParallel : public tensor::ParameterKeeper {
   std::unique_ptr<ValueSync> values_;  ///< null: data stays where it is
   std::unique_ptr<GradientSync> gradients_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<TensorSum> tensor_sums_;
+  std::vector<SharedSum> shared_sums_;
   std::vector<at::Tensor> counted_gradients_;
   std::int64_t num_counted_ = 0;
   double reducer_factor_ = 1;

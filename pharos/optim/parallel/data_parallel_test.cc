@@ -50,7 +50,7 @@ Outcome run_alone(const Case& c, std::int64_t num_ranks) {
   const TestModel model(c.dtype);
   DataParallelOptions options = c.parallel;
   options.averages = false;
-  DataParallel alone(model.all(), {}, comm::Mesh(1, {}), 0, options, c.optimizer);
+  DataParallel alone({model.all()}, {}, comm::Mesh(1, {}), 0, options, c.optimizer);
   Outcome outcome;
   for (int step = 0; step < kSteps; ++step) {
     alone.begin_step(kMicrobatches);
@@ -118,11 +118,12 @@ void train(const Case& c, comm::World& world, const Outcome& reference, Assembly
   SCOPED_TRACE(c.describe(world.size()) + ", rank " + std::to_string(world.rank()));
   const comm::Mesh mesh(world.size(), {});
   const TestModel model(c.dtype);
-  DataParallel parallel(model.all(), parallel_groups(world, mesh, model.all()), mesh, world.rank(), c.parallel,
+  DataParallel parallel({model.all()}, parallel_groups(world, mesh, model.all()), mesh, world.rank(), c.parallel,
                         c.optimizer);
   for (int step = 0; step < kSteps; ++step) {
     parallel.begin_step(kMicrobatches);
     for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch) {
+      parallel.begin_pass();
       model.run_microbatch(step, microbatch, world.rank());
     }
     parallel.finish_gradients();

@@ -2,24 +2,12 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "pharos/base/error.h"
 
 namespace pharos::optim {
-namespace {
-
-/// Uses of each parameter in `num_microbatches`, and parameters of each bucket.
-void count_uses(const std::vector<tensor::Parameter*>& parameters, const FlatLayout& layout, int num_microbatches,
-                std::vector<int>& uses, std::vector<std::size_t>& pending) {
-  uses.clear();
-  pending.clear();
-  for (const tensor::Parameter* parameter : parameters) uses.push_back(parameter->num_uses * num_microbatches);
-  for (const Bucket& bucket : layout.buckets) pending.push_back(bucket.parameters.size());
-}
-
-}  // namespace
-
 BucketReducer::BucketReducer(comm::Group* group, const DataParallelOptions& options, at::ScalarType type)
     : group_(group),
       type_(options.reduce_in_fp32 || group == nullptr ? at::kFloat : type),
@@ -61,7 +49,10 @@ FullGradientSync::FullGradientSync(std::vector<tensor::Parameter*> parameters, F
 void FullGradientSync::begin_step(int num_microbatches) {
   finish();
   buffer_.zero();
-  count_uses(buffer_.parameters(), buffer_.layout(), num_microbatches, uses_left_, pending_);
+  uses_left_.clear();
+  pending_.clear();
+  for (const auto* parameter : buffer_.parameters()) uses_left_.push_back(parameter->num_uses * num_microbatches);
+  for (const Bucket& bucket : buffer_.buckets()) pending_.push_back(bucket.parameters.size());
   next_bucket_ = 0;
 }
 
@@ -97,32 +88,41 @@ void FullGradientSync::finish() {
 
 ShardedGradientSync::ShardedGradientSync(std::vector<tensor::Parameter*> parameters, const FlatLayout& layout,
                                          const std::vector<HeldRange>& held_ranges, BucketReducer reducer,
-                                         bool overlaps)
+                                         bool overlaps, const std::vector<std::size_t>& chunk_of)
     : parameters_(std::move(parameters)), layout_(layout), reducer_(reducer), overlaps_(overlaps) {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(parameters_.front()->data.device());
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_of(parameters_));
   shard_ = at::zeros({num_elements(held_ranges)}, options);
   for (const HeldRange& range : held_ranges) held_.push_back(shard_.narrow(0, range.offset, range.length()));
   buffers_.resize(layout_.buckets.size());
   for (tensor::Parameter* parameter : parameters_) parameter->main_grad.reset();
+  for (std::size_t bucket = 0; bucket < chunk_of.size(); ++bucket) {
+    chunks_.resize(std::max(chunks_.size(), chunk_of[bucket] + 1));
+    chunks_[chunk_of[bucket]].buckets.push_back(bucket);
+  }
 }
 
 void ShardedGradientSync::begin_step(int num_microbatches) {
   finish();
-  PHAROS_CHECK(microbatches_left_ == 0, "a step begins before the gradients of the last one are finished");
+  PHAROS_CHECK(current_ == nullptr, "a step begins before the gradients of the last one are finished");
   shard_.zero_();
-  microbatches_left_ = num_microbatches;
-  begin_microbatch();
+  num_gradients_.assign(parameters_.size(), 0);
+  for (Chunk& chunk : chunks_) chunk.num_passes = 0;
+  num_microbatches_ = num_microbatches;
 }
 
-void ShardedGradientSync::begin_microbatch() {
-  count_uses(parameters_, layout_, 1, uses_left_, pending_);
-  next_bucket_ = 0;
+void ShardedGradientSync::begin_pass(std::size_t chunk) {
+  start_rest();
+  if (chunk >= chunks_.size()) return;  // one without parameters
+  current_ = &chunks_[chunk];
+  next_ = 0;
+  ++current_->num_passes;
+  PHAROS_CHECK(current_->num_passes <= num_microbatches_,
+               "chunk " + std::to_string(chunk) + ": more microbatches than the step has");
+  start_complete();
 }
 
 void ShardedGradientSync::before_gradient(std::size_t parameter) {
   const std::size_t bucket = layout_.bucket_of[parameter];
-  if (bucket < next_bucket_) start_microbatch_rest();  // the next microbatch, although some gradients never came
-  PHAROS_CHECK(microbatches_left_ > 0, parameters_[parameter]->name + ": more microbatches than the step has");
   if (buffers_[bucket].defined()) return;
   const Bucket& range = layout_.buckets[bucket];
   buffers_[bucket] = at::zeros({range.end - range.begin}, shard_.options());
@@ -134,20 +134,45 @@ void ShardedGradientSync::before_gradient(std::size_t parameter) {
 }
 
 void ShardedGradientSync::after_gradient(std::size_t parameter) {
-  if (--uses_left_.at(parameter) != 0) return;
-  --pending_[layout_.bucket_of[parameter]];
-  while (next_bucket_ < pending_.size() && pending_[next_bucket_] == 0) start_next();
-  if (next_bucket_ == pending_.size()) start_microbatch_rest();
+  ++num_gradients_.at(parameter);
+  start_complete();
 }
 
-void ShardedGradientSync::start_microbatch_rest() {
-  while (next_bucket_ < layout_.buckets.size()) start_next();
-  --microbatches_left_;
-  begin_microbatch();
+/// Whether all gradients of the microbatches up to the one at hand have come.
+bool ShardedGradientSync::is_complete(std::size_t bucket) const {
+  const auto& parameters = layout_.buckets[bucket].parameters;
+  return std::all_of(parameters.begin(), parameters.end(), [&](std::size_t index) {
+    return num_gradients_[index] >= parameters_[index]->num_uses * current_->num_passes;
+  });
+}
+
+/// A parameter with several uses may belong to two chunks, and the last of its gradients come in a pass of the other:
+/// the last reduction of its bucket is the last of the step.
+bool ShardedGradientSync::is_held_back(std::size_t bucket) const {
+  const auto& parameters = layout_.buckets[bucket].parameters;
+  return current_->num_passes == num_microbatches_ &&
+         std::any_of(parameters.begin(), parameters.end(),
+                     [&](std::size_t index) { return parameters_[index]->num_uses > 1; });
+}
+
+void ShardedGradientSync::start_complete() {
+  while (current_ != nullptr && next_ < current_->buckets.size()) {
+    const std::size_t bucket = current_->buckets[next_];
+    if (!is_held_back(bucket) && !is_complete(bucket)) return;
+    start_next();
+  }
+}
+
+void ShardedGradientSync::start_rest() {
+  while (current_ != nullptr && next_ < current_->buckets.size()) start_next();
 }
 
 void ShardedGradientSync::start_next() {
-  const std::size_t bucket = next_bucket_++;
+  const std::size_t bucket = current_->buckets[next_++];
+  if (!is_held_back(bucket)) start(bucket);
+}
+
+void ShardedGradientSync::start(std::size_t bucket) {
   const Bucket& range = layout_.buckets[bucket];
   finish();  // one reduction at a time beside the bucket that fills: memory for two, a bucket's backward pass to hide
              // in
@@ -160,7 +185,18 @@ void ShardedGradientSync::start_next() {
 }
 
 void ShardedGradientSync::start_remaining() {
-  while (microbatches_left_ > 0) start_microbatch_rest();
+  start_rest();
+  for (Chunk& chunk : chunks_) {
+    current_ = &chunk;
+    for (const std::size_t bucket : chunk.buckets) {
+      if (is_held_back(bucket)) start(bucket);
+    }
+  }
+  current_ = nullptr;
+  for (std::size_t bucket = 0; bucket < buffers_.size(); ++bucket) {
+    PHAROS_CHECK(!buffers_[bucket].defined(), parameters_[layout_.buckets[bucket].parameters.front()]->name +
+                                                  ": its gradient came outside of the passes of its chunk");
+  }
 }
 
 void ShardedGradientSync::finish() {

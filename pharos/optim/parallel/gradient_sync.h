@@ -46,6 +46,8 @@ class GradientSync {
   virtual ~GradientSync() = default;
   /// Zeroes the gradients; this many microbatches follow.
   virtual void begin_step(int num_microbatches) = 0;
+  /// The gradients that complete a microbatch of model chunk `chunk` come from now on.
+  virtual void begin_pass(std::size_t /*chunk*/) {}
   virtual void before_gradient(std::size_t /*parameter*/) {}
   virtual void after_gradient(std::size_t parameter) = 0;
   /// Starts what has not been started, for all microbatches.
@@ -81,13 +83,21 @@ class FullGradientSync : public GradientSync {
   std::vector<BucketReducer::Reduction> reductions_;  ///< [bucket]
 };
 
-/// Gradients of a bucket exist from the first one of a microbatch until it is reduced and added to this rank's shard:
-/// optim_grads and optim_grads_params.
+/// Gradients of a bucket exist from the first one until it is reduced and added to this rank's shard: optim_grads and
+/// optim_grads_params.
+///
+/// What is reduced when follows from the passes alone, which are the same on all data-parallel ranks: in each, every
+/// bucket of its chunk once, in order; early where all gradients of the microbatch have come, else when the next pass
+/// begins. A rank on which a gradient never comes thus starts later, but the same. A gradient of the next microbatch
+/// that comes early (that of a norm in the backward pass, before the weight pass) is reduced with this one's.
 class ShardedGradientSync : public GradientSync {
  public:
+  /// chunk_of: [bucket] the model chunk whose passes reduce it.
   ShardedGradientSync(std::vector<tensor::Parameter*> parameters, const FlatLayout& layout,
-                      const std::vector<HeldRange>& held_ranges, BucketReducer reducer, bool overlaps);
+                      const std::vector<HeldRange>& held_ranges, BucketReducer reducer, bool overlaps,
+                      const std::vector<std::size_t>& chunk_of);
   void begin_step(int num_microbatches) override;
+  void begin_pass(std::size_t chunk) override;
   void before_gradient(std::size_t parameter) override;
   void after_gradient(std::size_t parameter) override;
   void start_remaining() override;
@@ -95,9 +105,16 @@ class ShardedGradientSync : public GradientSync {
   const std::vector<at::Tensor>& held() const override { return held_; }
 
  private:
-  void begin_microbatch();
-  void start_microbatch_rest();
+  struct Chunk {
+    std::vector<std::size_t> buckets;
+    int num_passes = 0;  ///< begun in this step
+  };
+  bool is_complete(std::size_t bucket) const;
+  bool is_held_back(std::size_t bucket) const;
+  void start_complete();
+  void start_rest();
   void start_next();
+  void start(std::size_t bucket);
 
   std::vector<tensor::Parameter*> parameters_;
   const FlatLayout& layout_;
@@ -106,10 +123,11 @@ class ShardedGradientSync : public GradientSync {
   at::Tensor shard_;
   std::vector<at::Tensor> held_;     ///< views of shard_, one per bucket
   std::vector<at::Tensor> buffers_;  ///< [bucket] undefined but between first gradient and reduction
-  std::vector<int> uses_left_;       ///< [parameter] in this microbatch
-  std::vector<std::size_t> pending_;
-  std::size_t next_bucket_ = 0;
-  int microbatches_left_ = 0;  ///< not fully started, the one at hand included
+  std::vector<int> num_gradients_;   ///< [parameter] in this step
+  std::vector<Chunk> chunks_;
+  Chunk* current_ = nullptr;  ///< of the pass at hand
+  std::size_t next_ = 0;      ///< of its buckets, not started yet
+  int num_microbatches_ = 0;
   std::size_t in_flight_ = 0;  ///< the bucket of reduction_
   std::optional<BucketReducer::Reduction> reduction_;
 };

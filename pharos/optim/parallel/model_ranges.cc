@@ -66,7 +66,8 @@ ModelRanges model_ranges(const std::vector<tensor::Parameter*>& parameters, cons
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     const tensor::Parameter& parameter = *parameters[index];
     const auto classify = [&](const std::vector<ElementRange>& ranges, std::int64_t copies, bool is_summed) {
-      append(coordinate % copies == 0 ? result.counted[index] : result.counted_elsewhere, ranges);
+      const bool is_counted = parameter.tie != tensor::Parameter::Tie::kCopy && coordinate % copies == 0;
+      append(is_counted ? result.counted[index] : result.counted_elsewhere, ranges);
       if (is_summed && copies > 1) append(result.summed[static_cast<int>(copies)], ranges);
     };
     if (parameter.pieces.empty()) {

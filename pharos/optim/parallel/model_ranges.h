@@ -23,7 +23,7 @@ struct ElementRange {
 };
 
 struct ModelRanges {
-  /// Ranges that another tensor-parallel rank counts; in parameter order.
+  /// Ranges that another rank counts; in parameter order.
   std::vector<ElementRange> counted_elsewhere;
   /// Gradients to be summed over ranks that share a value: number of neighbouring ranks (the size of the whole
   /// tensor-parallel group for Parameter::sum_gradient_over_tensor) -> ranges.
@@ -33,7 +33,8 @@ struct ModelRanges {
 };
 
 /// A piece that no tensor-parallel split divides is counted at tensor coordinate 0, one that `replicas` neighbours hold
-/// at the first of them: over all tensor-parallel ranks every element of the logical model is counted once.
+/// at the first of them, a tied copy nowhere: over tensor-parallel and pipeline ranks every element of the logical
+/// model is counted once.
 ModelRanges model_ranges(const std::vector<tensor::Parameter*>& parameters, const comm::Mesh& mesh, std::int64_t rank);
 
 /// What a rank holds of `range`: a view into `held`, which has one tensor per held range; undefined if nothing.

@@ -1,13 +1,15 @@
 #include "pharos/optim/parallel/parallel_groups.h"
 
+#include <algorithm>
 #include <string>
 
+#include "pharos/base/error.h"
 #include "pharos/optim/parallel/model_ranges.h"
 
 namespace pharos::optim {
 
 ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh,
-                               const std::vector<tensor::Parameter*>& parameters) {
+                               const std::vector<tensor::Parameter*>& parameters, const PipelineEnds& ends) {
   using comm::MeshDim;
   const auto group_along = [&](const std::vector<MeshDim>& dims) -> comm::Group* {
     return mesh.group(world.rank(), dims).size() > 1 ? &world.group(mesh, dims) : nullptr;
@@ -26,6 +28,17 @@ ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh,
     const auto first = ranks.begin() + mesh.coordinate(world.rank(), MeshDim::kTensor) / copies * copies;
     groups.sharing_tensor[copies] = &world.group("tp-replicas-" + std::to_string(copies), {first, first + copies});
   }
+  const bool is_tied = std::any_of(parameters.begin(), parameters.end(), [](const tensor::Parameter* parameter) {
+    return parameter->tie != tensor::Parameter::Tie::kNone;
+  });
+  if (!is_tied) return groups;
+  const std::int64_t stage = mesh.coordinate(world.rank(), MeshDim::kPipeline);
+  PHAROS_CHECK(ends.embedding != ends.output && (stage == ends.embedding || stage == ends.output),
+               "tied weights on pipeline rank " + std::to_string(stage) + ", which is none of the two ends");
+  const std::vector<std::int64_t> stages = mesh.group(world.rank(), {MeshDim::kPipeline});
+  const auto [low, high] = std::minmax(ends.embedding, ends.output);
+  groups.tied =
+      &world.group("tied", {stages.at(static_cast<std::size_t>(low)), stages.at(static_cast<std::size_t>(high))});
   return groups;
 }
 

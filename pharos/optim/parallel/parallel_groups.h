@@ -21,10 +21,16 @@ struct ParallelGroups {
   std::map<int, comm::Group*> sharing_tensor;
 };
 
+/// Pipeline coordinates of the ranks that hold the two ends of the model.
+struct PipelineEnds {
+  std::int64_t embedding = 0;
+  std::int64_t output = 0;
+};
+
 /// The groups of this rank along data × context ("dp", with context parallelism "dp-cp"), tensor ("tp") and pipeline
-/// ("pp") dimensions that have several ranks, and "tp-replicas-N" where pieces of `parameters` are held N times. Every
-/// rank must call it.
+/// ("pp") dimensions that have several ranks, "tp-replicas-N" where pieces of `parameters` are held N times, and "tied"
+/// of the two `ends` of the pipeline where one of `parameters` has a Parameter::tie. Every rank must call it.
 ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh,
-                               const std::vector<tensor::Parameter*>& parameters);
+                               const std::vector<tensor::Parameter*>& parameters, const PipelineEnds& ends = {});
 
 }  // namespace pharos::optim

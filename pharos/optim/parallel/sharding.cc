@@ -28,9 +28,21 @@ DataParallelOptions data_parallel_options(const config::RunConfig& config) {
   return options;
 }
 
-FlatLayout data_parallel_layout(const std::vector<tensor::Parameter*>& parameters, const DataParallelOptions& options,
+std::vector<tensor::Parameter*> all_parameters(const ModelChunks& chunks) {
+  std::vector<tensor::Parameter*> all;
+  for (const auto& chunk : chunks) all.insert(all.end(), chunk.begin(), chunk.end());
+  return all;
+}
+
+FlatLayout data_parallel_layout(const ModelChunks& chunks, const DataParallelOptions& options,
                                 std::int64_t data_parallel_size) {
+  const std::vector<tensor::Parameter*> parameters = all_parameters(chunks);
   LayoutOptions layout;
+  std::size_t begin = 0;
+  for (const auto& chunk : chunks) {
+    layout.chunks.push_back(begin);
+    begin += chunk.size();
+  }
   if (shards_states(options.strategy)) layout.num_shards = data_parallel_size;
   if (options.bucket_size) {
     layout.bucket_size = *options.bucket_size;

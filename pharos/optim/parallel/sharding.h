@@ -10,6 +10,13 @@
 
 namespace pharos::optim {
 
+/// The parameters of each model chunk of a rank, in the order of the model and in forward order within. A parameter
+/// that two chunks use is in the first of them.
+using ModelChunks = std::vector<std::vector<tensor::Parameter*>>;
+
+/// All of them, one chunk after the other: the parameters by number.
+std::vector<tensor::Parameter*> all_parameters(const ModelChunks& chunks);
+
 struct DataParallelOptions {
   config::ShardingStrategy strategy = config::ShardingStrategy::kNoShard;
   bool overlap_grad_reduce = false;   ///< reduce a bucket as soon as its gradients are complete
@@ -37,8 +44,9 @@ constexpr bool shards_values(config::ShardingStrategy strategy) {
 
 /// Buckets of bucket_size elements, or num_buckets of about the same size, where given. Else along the layers where
 /// gradients are sharded; of max(40 million, 1 million × data-parallel size) elements where their reduction overlaps
-/// the backward pass; and one without overlap (bridge-config.md 1.11).
-FlatLayout data_parallel_layout(const std::vector<tensor::Parameter*>& parameters, const DataParallelOptions& options,
+/// the backward pass; and one without overlap (bridge-config.md 1.11). In any case no bucket has parameters of two
+/// model chunks, and tied ones have their own.
+FlatLayout data_parallel_layout(const ModelChunks& chunks, const DataParallelOptions& options,
                                 std::int64_t data_parallel_size);
 
 }  // namespace pharos::optim

@@ -39,7 +39,9 @@ std::vector<std::vector<std::size_t>> members(const FlatLayout& layout) {
 
 TEST(DataParallelLayout, BucketsByStrategyAndSize) {
   const TestModel model(at::kFloat);
-  const auto layout = [&](const DataParallelOptions& options) { return data_parallel_layout(model.all(), options, 3); };
+  const auto layout = [&](const DataParallelOptions& options) {
+    return data_parallel_layout({model.all()}, options, 3);
+  };
   EXPECT_THAT(members(layout({})), ElementsAre(ElementsAre(6, 5, 4, 3, 2, 1, 0)));
   EXPECT_THAT(members(layout({.strategy = ShardingStrategy::kOptimGrads})),
               ElementsAre(ElementsAre(6), ElementsAre(5, 4), ElementsAre(3, 2, 1), ElementsAre(0)));
@@ -54,7 +56,7 @@ TEST(DataParallelLayout, ShardsDivideEveryBucket) {
   const TestModel model(at::kFloat);
   for (const std::int64_t size : {1, 2, 3, 5}) {
     const FlatLayout layout =
-        data_parallel_layout(model.all(), {.strategy = ShardingStrategy::kOptimGradsParams}, size);
+        data_parallel_layout({model.all()}, {.strategy = ShardingStrategy::kOptimGradsParams}, size);
     at::Tensor holders = at::zeros({layout.num_elements}, at::kInt);
     for (std::int64_t shard = 0; shard < size; ++shard) {
       const auto ranges = shard_ranges(layout, size, shard);

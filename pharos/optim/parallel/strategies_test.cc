@@ -38,11 +38,13 @@ struct Rank {
       : mesh(world.size(), {}),
         number(world.rank()),
         model(dtype),
-        parallel(model.all(), parallel_groups(world, mesh, model.all()), mesh, number, options, optimizer) {}
+        parallel({model.all()}, parallel_groups(world, mesh, model.all()), mesh, number, options, optimizer) {}
 
   StepResult step(int step, double bad = 0) {
     parallel.begin_step(2);
+    parallel.begin_pass();
     model.run_microbatch(step, 0, number);
+    parallel.begin_pass();
     if (bad != 0) {
       const at::NoGradGuard no_grad;
       // The gradient of the second use of the first parameter comes with the next microbatch's.
@@ -137,6 +139,7 @@ TEST(DataParallelMemory, HoldsTwoUnitsAtMost) {
             most = std::max(most, rank.parallel.resident_value_bytes());
           }
         }
+        rank.parallel.begin_pass();
         rank.model.run_microbatch(step, 0, world.rank());
         rank.parallel.finish_gradients();
         EXPECT_TRUE(rank.parallel.step(1e-2, 0).update_successful);
@@ -198,7 +201,7 @@ TEST(DataParallelGradients, AreReducedAsSoonAsTheyAreComplete) {
     comm::testing::run_ranks(2, [&](comm::World& world) {
       const TestModel model(at::kFloat);
       const DataParallelOptions options{.overlap_grad_reduce = overlaps, .bucket_size = 300};
-      const FlatLayout layout = data_parallel_layout(model.all(), options, 2);  // buckets (6, 5), (4, 3, 2), (1, 0)
+      const FlatLayout layout = data_parallel_layout({model.all()}, options, 2);  // buckets (6, 5), (4, 3, 2), (1, 0)
       FullGradientSync gradients(model.all(), layout, whole_range(layout),
                                  BucketReducer(&world.all(), options, at::kFloat), overlaps);
       const std::size_t num_started[] = {3, 2, 2, 1, 1, 1, 0};  // [parameter] once its last gradient is there
@@ -236,6 +239,7 @@ TEST(DataParallelGradients, MayBeMissing) {
         rank.parallel.begin_step(2);
         const at::NoGradGuard no_grad;
         for (int microbatch = 0; microbatch < 2; ++microbatch) {
+          rank.parallel.begin_pass();
           for (std::size_t index = rank.model.size(); index-- > 0;) {
             if (index == 5 || (index == 2 && world.rank() == 0) || (index == 4 && microbatch == 0)) continue;
             tensor::add_gradient(rank.model[index], [](at::Tensor main_grad) { main_grad.add_(1); });
@@ -302,12 +306,13 @@ TEST_P(DataParallelTensor, SumsSharedGradientsAndCountsThemOnce) {
     optimizer.kind = OptimizerOptions::Kind::kSgd;
     optimizer.clip_grad = 0;
     optimizer.count_zeros = true;
-    DataParallel parallel(model.all(), parallel_groups(world, mesh, model.all()), mesh, world.rank(),
+    DataParallel parallel({model.all()}, parallel_groups(world, mesh, model.all()), mesh, world.rank(),
                           {.strategy = strategy, .overlap_grad_reduce = true}, optimizer);
     std::vector<at::Tensor> before;
     for (auto* parameter : model.all()) before.push_back(tensor::value(*parameter).detach().clone());
     const std::int64_t rows_q = 8 / tensor_size, rows_k = 4 * 2 / tensor_size;
     parallel.begin_step(1);
+    parallel.begin_pass();
     const at::NoGradGuard no_grad;
     for (std::size_t index : {2, 1, 0}) {
       tensor::add_gradient(model.parameters[index], [&](at::Tensor main_grad) {
@@ -336,7 +341,7 @@ TEST_P(DataParallelTensor, SumsSharedGradientsAndCountsThemOnce) {
 
     const comm::Mesh alone(1, {});
     SplitModel whole(alone, 0);
-    DataParallel single(whole.all(), {}, alone, 0, {}, optimizer);
+    DataParallel single({whole.all()}, {}, alone, 0, {}, optimizer);
     EXPECT_NEAR(params_norm, single.params_norm(), 1e-6 * params_norm);
   });
 }

@@ -1,0 +1,189 @@
+#include "pharos/pipeline/report/what_if.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "pharos/base/error.h"
+#include "pharos/base/text.h"
+#include "pharos/pipeline/dependencies.h"
+
+namespace pharos::pipeline {
+namespace {
+
+/// Sums over intervals of equal length: value i covers [i, i + 1) of `values.size()`.
+std::vector<double> resampled_sums(const std::vector<double>& values, int num_stages) {
+  const auto num_old = static_cast<std::int64_t>(values.size());
+  std::vector<double> sums(static_cast<std::size_t>(num_stages), 0);
+  // In units of 1 / (old x new) of the model, where all boundaries are whole numbers.
+  for (std::int64_t stage = 0; stage < num_stages; ++stage) {
+    for (std::int64_t old = 0; old < num_old; ++old) {
+      const std::int64_t overlap =
+          std::min((stage + 1) * num_old, (old + 1) * num_stages) - std::max(stage * num_old, old * num_stages);
+      if (overlap > 0) sums[stage] += values[old] * static_cast<double>(overlap) / static_cast<double>(num_stages);
+    }
+  }
+  return sums;
+}
+
+double total_time(const StageCosts& costs, std::size_t stage) {
+  return costs.forward[stage] + costs.backward[stage] + costs.weight[stage];
+}
+
+int num_chunks_of(const std::string& name, const Schedule& current) {
+  if (name == "zbv" || name == "dualpipev") return 2;
+  return name == "interleaved" ? std::max(2, current.num_chunks) : 1;
+}
+
+Alternative alternative(const std::string& name, const Schedule& current, const StageCosts& costs) {
+  Alternative result;
+  result.schedule = name;
+  result.num_chunks = num_chunks_of(name, current);
+  try {
+    const Schedule schedule = make_schedule(name, {.num_ranks = current.num_ranks,
+                                                   .num_chunks = result.num_chunks,
+                                                   .num_microbatches = current.num_microbatches});
+    const Timeline timeline = simulate(schedule, resampled(costs, current.num_ranks * result.num_chunks));
+    result.span = timeline.span;
+    result.bubble = timeline.bubble;
+    for (const RankTimeline& line : timeline.ranks)
+      result.peak_in_flight =
+          std::max(result.peak_in_flight, static_cast<double>(line.peak_in_flight) / result.num_chunks);
+    result.peak_bytes = timeline.peak_bytes;
+  } catch (const base::UserError& error) {
+    result.obstacle = error.parts().what;
+  }
+  return result;
+}
+
+/// The costs of the stages with other numbers of layers: phases keep their shares of the stage's time.
+StageCosts costs_with(const StageCosts& costs, const LayerTimes& times, const std::vector<int>& layers) {
+  StageCosts changed = costs;
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    double time = layers[stage] * times.per_layer[stage];
+    if (stage == 0) time += times.first_extra;
+    if (stage + 1 == layers.size()) time += times.last_extra;
+    const double before = total_time(costs, stage);
+    // A stage that had no time has nothing to divide by: a third for each phase.
+    for (auto* phase : {&changed.forward, &changed.backward, &changed.weight})
+      (*phase)[stage] = before > 0 ? (*phase)[stage] * time / before : time / 3;
+  }
+  return changed;
+}
+
+/// One layer after the other to the rank that then has least to do, and there to the stage that has.
+std::vector<int> balanced_layers(const Schedule& schedule, const LayerTimes& times, int num_layers) {
+  const auto holders = stage_holders(schedule);
+  std::vector<int> layers(holders.size(), 0);
+  std::vector<double> of_stage(holders.size(), 0), of_rank(static_cast<std::size_t>(schedule.num_ranks), 0);
+  of_stage.front() += times.first_extra;
+  of_stage.back() += times.last_extra;
+  for (std::size_t stage = 0; stage < holders.size(); ++stage) of_rank[holders[stage].rank] += of_stage[stage];
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const auto after = [&](std::size_t stage) {
+      return std::pair(of_rank[holders[stage].rank] + times.per_layer[stage], of_stage[stage] + times.per_layer[stage]);
+    };
+    std::size_t best = 0;
+    for (std::size_t stage = 1; stage < holders.size(); ++stage) {
+      if (after(stage) < after(best)) best = stage;
+    }
+    ++layers[best];
+    of_stage[best] += times.per_layer[best];
+    of_rank[holders[best].rank] += times.per_layer[best];
+  }
+  return layers;
+}
+
+std::string layout_of(const std::vector<int>& layers) {
+  std::vector<std::string> stages;
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    std::string text = stage == 0 ? "E" : "";
+    if (layers[stage] > 0) text += layers[stage] == 1 ? "t" : fmt::format("t*{}", layers[stage]);
+    stages.push_back(stage + 1 == layers.size() ? text + "L" : text);
+  }
+  return base::join(stages, "|");
+}
+
+}  // namespace
+
+StageCosts resampled(const StageCosts& costs, int num_stages) {
+  const auto num_old = static_cast<std::int64_t>(costs.forward.size());
+  if (num_old == num_stages) return costs;
+  StageCosts result;
+  result.forward = resampled_sums(costs.forward, num_stages);
+  result.backward = resampled_sums(costs.backward, num_stages);
+  result.weight = resampled_sums(costs.weight, num_stages);
+  result.activation_bytes = resampled_sums(costs.activation_bytes, num_stages);
+  result.weight_bytes = resampled_sums(costs.weight_bytes, num_stages);
+  const double num_hops = static_cast<double>(std::max<std::int64_t>(1, num_old - 1));
+  const double mean = std::accumulate(costs.transfer.begin(), costs.transfer.end() - 1, 0.0) / num_hops;
+  for (std::int64_t stage = 0; stage < num_stages; ++stage) {
+    const std::int64_t boundary = (stage + 1) * num_old;  // of the model, in 1 / (old x new)
+    result.transfer.push_back(boundary % num_stages == 0 ? costs.transfer[boundary / num_stages - 1] : mean);
+  }
+  return result;
+}
+
+std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs) {
+  std::vector<Alternative> alternatives;
+  for (const std::string& name : schedule_names()) {
+    if (name != schedule.name) alternatives.push_back(alternative(name, schedule, costs));
+  }
+  std::stable_sort(alternatives.begin(), alternatives.end(), [](const Alternative& left, const Alternative& right) {
+    return std::pair(!left.obstacle.empty(), left.span) < std::pair(!right.obstacle.empty(), right.span);
+  });
+  return alternatives;
+}
+
+LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers) {
+  const std::size_t num_stages = layers.size(), last = num_stages - 1;
+  PHAROS_CHECK(num_stages >= 2 && num_stages == costs.forward.size(),
+               fmt::format("layers of {} stages, costs of {}", num_stages, costs.forward.size()));
+  double middle_time = 0;
+  int middle_layers = 0;
+  for (std::size_t stage = 1; stage < last; ++stage) {
+    if (layers[stage] == 0) continue;
+    middle_time += total_time(costs, stage);
+    middle_layers += layers[stage];
+  }
+  if (middle_layers == 0) {
+    middle_time = total_time(costs, 0);
+    middle_layers = layers.front();
+  }
+  if (middle_layers == 0) {
+    middle_time = total_time(costs, last);
+    middle_layers = std::max(1, layers.back());
+  }
+  const double per_layer = middle_time / middle_layers;
+  LayerTimes times;
+  times.per_layer.assign(num_stages, per_layer);
+  for (std::size_t stage = 1; stage < last; ++stage) {
+    if (layers[stage] > 0) times.per_layer[stage] = total_time(costs, stage) / layers[stage];
+  }
+  const auto end = [&](std::size_t stage, double& extra) {
+    const double time = total_time(costs, stage);
+    extra = std::max(0.0, time - layers[stage] * per_layer);
+    // An end that is faster than the middle has faster layers.
+    if (layers[stage] > 0) times.per_layer[stage] = (time - extra) / layers[stage];
+  };
+  end(0, times.first_extra);
+  end(last, times.last_extra);
+  return times;
+}
+
+std::optional<Split> better_split(const Schedule& schedule, const StageCosts& costs, const std::vector<int>& layers) {
+  if (layers.size() < 2) return std::nullopt;
+  const LayerTimes times = layer_times(costs, layers);
+  Split split;
+  split.layers = balanced_layers(schedule, times, std::accumulate(layers.begin(), layers.end(), 0));
+  if (split.layers == layers) return std::nullopt;
+  const Timeline timeline = simulate(schedule, costs_with(costs, times, split.layers));
+  if (timeline.span >= simulate(schedule, costs).span * (1 - 1e-6)) return std::nullopt;
+  split.layout = layout_of(split.layers);
+  split.span = timeline.span;
+  split.bubble = timeline.bubble;
+  return split;
+}
+
+}  // namespace pharos::pipeline

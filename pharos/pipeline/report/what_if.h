@@ -1,0 +1,53 @@
+// What another schedule, or another split of the layers, would give with the stage times that were measured.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pharos/pipeline/simulate.h"
+
+namespace pharos::pipeline {
+
+struct Alternative {
+  std::string schedule;
+  int num_chunks = 1;
+  std::string obstacle;  ///< why it cannot be run with these ranks and microbatches; then the rest is 0
+  double span = 0;
+  double bubble = 0;
+  double peak_in_flight = 0;  ///< of the rank that keeps most, in activations of a whole rank's share
+  double peak_bytes = 0;      ///< 0: not measured
+};
+
+/// Costs of the same model cut into `num_stages` stages: each takes of the measured ones what it covers, each of which
+/// is taken as even inside. A hop that was not there has the mean of those that were.
+StageCosts resampled(const StageCosts& costs, int num_stages);
+
+/// The other schedules of schedule_names() for the same ranks and microbatches, shortest span first, those that cannot
+/// be run at the end. A schedule with another number of chunks gets resampled() costs; `interleaved` two chunks.
+std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs);
+
+/// Times of the layers within the stages; in the unit of the costs.
+struct LayerTimes {
+  std::vector<double> per_layer;  ///< [stage]; all phases
+  double first_extra = 0;         ///< of the first stage: embedding
+  double last_extra = 0;          ///< of the last stage: norm, output layer, loss
+};
+
+/// time(stage) = layers x per_layer, and on the first and last stage an extra beside. layers: [stage]. A middle stage's
+/// per_layer is its own; the ends take the mean of the middle (all its time by all its layers). Without layers in the
+/// middle, the first stage is taken to have no extra.
+LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers);
+
+struct Split {
+  std::vector<int> layers;  ///< [stage]
+  std::string layout;       ///< model.pipeline_model_parallel_layout
+  double span = 0;
+  double bubble = 0;
+};
+
+/// The split of whole layers whose busiest rank has least to do, layers taking on a stage what layer_times() says.
+/// Nothing when its span is not shorter than that of `layers`, or when a stage is the whole model.
+std::optional<Split> better_split(const Schedule& schedule, const StageCosts& costs, const std::vector<int>& layers);
+
+}  // namespace pharos::pipeline

@@ -1,0 +1,62 @@
+// What a pipeline will do in a step: every action's time, the bubble, activations in flight, transfers, and what other
+// schedules would give.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pharos/comm/mesh.h"
+#include "pharos/config/resolve.h"
+#include "pharos/pipeline/simulate.h"
+#include "pharos/plan/pipeline/stage_costs.h"
+#include "pharos/plan/stages.h"
+
+namespace pharos::plan {
+
+/// What one pipeline rank sends to and receives from others in a step.
+struct RankTransfers {
+  std::int64_t num_sent = 0;
+  std::int64_t num_received = 0;
+  double sent_bytes = 0;
+  double received_bytes = 0;
+};
+
+/// The same model and batch under one of the schedules that Pharos knows.
+struct OtherSchedule {
+  std::string name;
+  bool is_planned = false;      ///< the schedule of the configuration
+  std::int64_t num_chunks = 1;  ///< model chunks of a rank
+  std::string refusal;          ///< why it cannot run; the rest has no meaning then
+  double bubble = 0;
+  double span = 0;                 ///< of a step, in the time unit of the plan
+  double peak_bytes = 0;           ///< activations of the rank that needs most
+  int peak_in_flight = 0;          ///< chunk activations of the rank that keeps most
+  bool has_planned_stages = true;  ///< false: its stages are others, with times from operations, scaled to the same sum
+};
+
+struct PipelinePlan {
+  pipeline::Timeline timeline;  ///< of one step at the final global batch size
+  PlannedCosts costs;
+  std::vector<ModelChunk> chunks;        ///< [stage]
+  double boundary_bytes = 0;             ///< of one transfer
+  std::vector<RankTransfers> transfers;  ///< [pipeline rank]
+  std::vector<OtherSchedule> schedules;  ///< of all names, the planned one among them unless it is from a file
+};
+
+/// `resolved` must be valid for the mesh's world size. `costs_run`: the folder of a run whose measured times to use
+/// instead of operations. UserError when the schedule cannot run the microbatches of a global batch size of
+/// the run (pipeline::check_microbatch_counts), and from costs_from_run().
+PipelinePlan plan_pipeline(const config::ResolvedConfig& resolved, const comm::Mesh& mesh,
+                           const std::optional<std::filesystem::path>& costs_run = std::nullopt);
+
+/// The schedule of `config` for a step at its final global batch size.
+pipeline::Schedule planned_schedule(const config::RunConfig& config, const comm::Mesh& mesh);
+
+/// The plan's timeline as text, with the order of every rank, or as SVG.
+std::string render_timeline_text(const PipelinePlan& plan);
+std::string render_timeline_svg(const PipelinePlan& plan);
+
+}  // namespace pharos::plan
