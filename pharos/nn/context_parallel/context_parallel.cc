@@ -68,15 +68,18 @@ void GradientExchange::give(const at::Tensor& gradient) {
     gathered_[parallel_.source(step)].copy_(gradient);
     return;
   }
-  // What came in is the sum so far for the same block: rank - 1 had it a step ago.
-  const at::Tensor sum = gradient;
-  if (step > 0) sum.add_(transfer_.wait());
-  transfer_.start(sum, what_);
+  if (step == 0) {
+    own_ = gradient;
+    return;
+  }
+  // What came in is the sum so far for the same block: rank - 1 had it a step ago. The block of step 1 starts here.
+  if (step > 1) gradient.add_(transfer_.wait());
+  transfer_.start(gradient, what_);
 }
 
 at::Tensor GradientExchange::wait() {
   PHAROS_CHECK(step_ == parallel_.size(), "gradients of some blocks are missing");
-  if (parallel_.exchange != Exchange::kAllGather) return transfer_.wait();
+  if (parallel_.exchange != Exchange::kAllGather) return own_.add_(transfer_.wait());
   const at::Tensor own = at::empty_like(gathered_[0]);
   parallel_.group->reduce_scatter(own, gathered_, comm::ReduceOp::kSum, {what_}).wait();
   gathered_.reset();

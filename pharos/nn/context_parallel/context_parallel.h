@@ -72,6 +72,7 @@ class GradientExchange {
   ContextParallel parallel_;
   const char* what_;
   std::int64_t step_ = 0;
+  at::Tensor own_;       // ring: of the block of this rank, which need not travel
   at::Tensor gathered_;  // all-gather: [size, …], by the rank whose block it is
   RingTransfer transfer_;
 };
