@@ -199,7 +199,11 @@ double layer_forward_bytes(const ModelConfig& model, const LayerShape& shape) {
   const double streams = 2 * stream_bytes(shape) + (shape.parts > 1 ? whole_stream_bytes(shape) : 0);
   const double mlp = inner * shape.tokens() * shape.inner * shape.element_bytes;
   const double scores = is_fused(model) ? 0 : 2 * score_elements(shape) * kFloatBytes;
-  const double attention = shape.tokens() * (2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
+  double attention = shape.tokens() * (2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
+  if (shape.context > 1) {  // the sum over blocks and a half-block's result in fp32, two blocks of keys and values
+    attention +=
+        shape.tokens() * (1.5 * shape.query_width() * kFloatBytes + 4 * shape.kv_width() * shape.element_bytes);
+  }
   return streams + std::max(mlp, attention + scores);
 }
 
