@@ -111,7 +111,7 @@ std::vector<StepTimeline> measure(const Schedule& schedule, const StageCosts& co
     Executor executor(schedule, rank, {&world.group("pp-up", ranks), &world.group("pp-down", ranks)}, at::kCPU);
     SleepingRunner runner(schedule, costs, rank);
     for (int step = 0; step <= num_steps; ++step) {
-      world.all().barrier({"start of step"}).wait();
+      world.all().barrier({"start of step"});
       MeasuredStep result = executor.run(runner, step + 1);
       result.global_rank = rank;
       const std::lock_guard lock(mutex);
