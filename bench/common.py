@@ -107,8 +107,8 @@ def commit():
     return found.stdout.strip()
 
 
-def report(name, rows, bounds, details):
-    """Prints the table, writes results/NAME.json and NAME.txt, and returns whether all bounds are met.
+def report(name, rows, bounds, details, keeps=True):
+    """Prints the table, writes results/NAME.json and NAME.txt if it keeps them, and returns whether all bounds are met.
 
     rows: (label, text) pairs for people; details: every measured number, for programs.
     """
@@ -123,6 +123,9 @@ def report(name, rows, bounds, details):
         lines.append(f"  {bound.what:<{width}}  {bound.value:.3f}  ({relation} {bound.limit:g}: {verdict})")
     table = "\n".join(lines) + "\n"
     print("\n" + table, flush=True)
+    is_met = all(bound.is_met for bound in bounds)
+    if not keeps:
+        return is_met
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.txt").write_text(table)
     record = {
@@ -134,4 +137,4 @@ def report(name, rows, bounds, details):
         "details": details,
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    return all(bound.is_met for bound in bounds)
+    return is_met

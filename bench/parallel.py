@@ -32,9 +32,10 @@ def environment(**variables):
     return os.environ | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
 
 
-def step_in_torch():
+def run_torch(script, *options):
+    """What rank 0 of a PyTorch script in this folder prints as JSON."""
     port = free_port()
-    command = [sys.executable, "-W", "ignore", str(common.ROOT / "bench/llama_27m_torch.py"), "--steps", str(STEPS), "--threads", "1"]
+    command = [sys.executable, "-W", "ignore", str(common.ROOT / "bench" / script), "--threads", "1", *(str(option) for option in options)]
     ranks = [
         subprocess.Popen(
             command,
@@ -46,8 +47,12 @@ def step_in_torch():
     ]
     outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
-        sys.exit("PyTorch DDP failed")
-    return common.last_json(outputs[0])["step_time_ms"][WARM_UP:]
+        sys.exit(f"PyTorch failed: {script}")
+    return common.last_json(outputs[0])
+
+
+def step_in_torch():
+    return run_torch("llama_27m_torch.py", "--steps", STEPS)["step_time_ms"][WARM_UP:]
 
 
 def train(run_folder, *overrides, recipe="llama_27m", ranks=RANKS, steps=STEPS, batch=4):
