@@ -159,8 +159,17 @@ void Trainer::initialize_weights() {
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
                            .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
   }
-  checkpoint::load(checkpoint::weights_of(parameters_), found->folder, {}, parallel_.mesh, parallel_.rank);
+  checkpoint::load(checkpoint::weights_of(parameters_), found->folder, load_options(), parallel_.mesh, parallel_.rank);
   console_.line("initial weights from " + found->folder.string());
+}
+
+checkpoint::LoadOptions Trainer::load_options() const {
+  checkpoint::LoadOptions options;
+  if (!is_pipelined()) return options;
+  // Declared, not allocated: what the stages of all ranks hold.
+  model::Transformer whole(config_.model, model::whole_model(config_.model), parallel_.mesh, parallel_.rank);
+  options.model_pieces = checkpoint::piece_names(whole.parameters());
+  return options;
 }
 
 checkpoint::Contents Trainer::contents() {
@@ -220,7 +229,7 @@ void Trainer::load_checkpoint() {
   const bool with_state = !checkpoint::state_kinds(wanted).empty();
   checkpoint::LoadResult result;
   together(parallel_.world, "loading",
-           [&] { result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank); });
+           [&] { result = checkpoint::load(wanted, found->folder, load_options(), parallel_.mesh, parallel_.rank); });
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {

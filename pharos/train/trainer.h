@@ -83,6 +83,7 @@ class Trainer {
   /// After the last step: the bubble explained, in the run folder and the log.
   void report_pipeline();
   checkpoint::Contents contents();
+  checkpoint::LoadOptions load_options() const;
   at::Device device() const;
   std::filesystem::path save_folder() const;
 
