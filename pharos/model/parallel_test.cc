@@ -24,7 +24,7 @@ constexpr std::int64_t kTokens = 24, kMicrobatch = 2, kNumMicrobatches = 2;
 struct Batch {
   at::Tensor tokens, labels;
   at::Tensor positions = at::arange(kTokens, at::kLong);
-  at::Tensor segments;  ///< of a microbatch
+  at::Tensor segments = {};  ///< of a microbatch
 };
 
 /// What a rank has after a step: values and gradients by parameter, and the losses of all tokens.
