@@ -9,7 +9,7 @@
 namespace pharos::cli {
 
 struct PipelineReportOptions {
-  std::string run_folder;
+  std::string run_folder = {};
   std::optional<std::int64_t> step = std::nullopt;  ///< default: mean of all but the first
   std::int64_t replica = 0;                         ///< the pipeline, by the global rank that is first in it
   std::string format = "text";                      ///< text, json, svg

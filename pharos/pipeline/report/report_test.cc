@@ -152,7 +152,7 @@ TEST(BubbleReport, TextSaysWhatAndWhere) {
   for (const char* part :
        {"1f1b, 2 ranks, 2 microbatches; step 5; the pipeline that begins at rank 0",
         "most would help: ", "the clock of rank 1 was corrected by +500.000 ms", "this schedule has no W", "<- slowest",
-        "2 layers", "1f1b, as now", "zbv, 2 chunks",
+        "layers: 2", "1f1b, as now", "zbv, 2 chunks",
         "dualpipev              no: ", "model.pipeline_model_parallel_layout='Et*3|tL'", "in B", "stage 1 ("})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, Not(HasSubstr("-0.0 ")));
