@@ -18,7 +18,7 @@ void add_pipeline_command(CLI::App& app) {
       "report", "Planned against measured bubble of a run, in its parts, and what would have given less");
   auto options = std::make_shared<PipelineReportOptions>();
   report->add_option("run", options->run_folder, "Run folder")->required();
-  report->add_option("--step", options->step, "Only this step (default: mean of all measured steps but the first)")
+  report->add_option("--step", options->step, "Only this step (default: the mean of the last steps)")
       ->check(whole_number<std::int64_t>(0, std::numeric_limits<std::int64_t>::max()));
   report
       ->add_option("--replica", options->replica, "Which of several pipelines, by the global rank that is first in it")

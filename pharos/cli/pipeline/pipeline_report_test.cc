@@ -59,8 +59,8 @@ TEST_F(PipelineReport, KnowsTheLayersOfTheRun) {
   record_run();
   EXPECT_THAT(report({}), HasSubstr("the layers of the stages are not known"));
   base::write_file_atomically(folder_ / "run.yaml",
-                              "model:\n  num_layers: 8\n  hidden_size: 64\n  num_attention_heads: 4\n"
-                              "  pipeline_model_parallel_size: 2\n");
+                              "config:\n  model:\n    num_layers: 8\n    hidden_size: 64\n    num_attention_heads: 4\n"
+                              "    pipeline_model_parallel_size: 2\n");
   EXPECT_THAT(report({}), HasSubstr("model.pipeline_model_parallel_layout='Et*6|t*2L'"));
   EXPECT_EQ(warnings_, "");
 }

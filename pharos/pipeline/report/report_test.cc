@@ -142,10 +142,10 @@ TEST(BubbleReport, RefusesWhatWasNotMeasured) {
   EXPECT_EQ(refusal(steps, {}), "");
 }
 
-// Whole numbers of percent: two ranks, F = B + W = 10 ms, two microbatches.
+// Two layers in each of two stages, the loss as long as three layers: one layer goes to the first stage.
 TEST(BubbleReport, TextSaysWhatAndWhere) {
   StageCosts costs = even_costs(2, 10, 5, 5, 1);
-  costs.forward[1] = 20;
+  costs.forward[1] = 40;
   const std::vector<MeasuredStep> steps = measured_of(simulate(one_forward_one_backward(2, 2), costs), 5, {0, -500});
   const BubbleReport report = make_report(steps, {.layers = {2, 2}});
   const std::string text = report_text(report);
