@@ -35,7 +35,7 @@ void merge(Partial& sum, const Partial& part) {
   sum.log_of_sum = log_of_sum;
 }
 
-/// Both halves of the products of one layer's attention on one rank.
+/// The half-blocks of one layer's attention on one rank, forward and backward.
 class Blocks : public torch::CustomClassHolder {
  public:
   Blocks(const AttentionOptions& options, const ForwardContext& context, const ContextParallel& parallel)
