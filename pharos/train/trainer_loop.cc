@@ -232,7 +232,12 @@ void Trainer::keep_measured(pipeline::MeasuredStep measured) {
   if (measured_ == nullptr || measured.step % config_.logger.log_interval != 0) return;
   measured.global_rank = parallel_.rank;
   measured.replica = parallel_.pipeline.ranks().front();
-  measured_->append(measured);
+  try {
+    measured_->append(measured);
+  } catch (const base::UserError& error) {  // a full disk is no reason to end the run
+    console_.line("warning: the pipeline's times of step " + std::to_string(measured.step) +
+                  " are lost: " + error.parts().what);
+  }
 }
 
 void Trainer::report_pipeline() {
