@@ -23,6 +23,12 @@ struct WorldOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);             ///< of each collective, see set_timeout()
 };
 
+/// Why a rank cannot go on.
+struct Failure {
+  bool is_user_error = false;
+  std::string text;
+};
+
 class World {
  public:
   /// Meets the other ranks at the store; with one rank there is neither store nor traffic. UserError, saying what to
@@ -39,7 +45,10 @@ class World {
   at::Device device() const;
 
   /// Every rank's text for `key`, in rank order. Every rank must call it, once per key, before any group is needed.
-  std::vector<std::string> exchange(const std::string& key, const std::string& text);
+  /// With a `failure` of this rank, ranks that wait for it in vain here or in announce(), whatever their key, stop
+  /// waiting: they throw UserError or TrainingError, "Rank N failed: TEXT".
+  std::vector<std::string> exchange(const std::string& key, const std::string& text,
+                                    const std::optional<Failure>& failure = std::nullopt);
   /// Rank 0's text on every rank.
   std::string announce(const std::string& key, const std::string& text);
 
@@ -58,8 +67,9 @@ class World {
 
   /// Leaves in good order: waits until every rank is here (at most a few seconds), so that nobody sees a peer go.
   void leave();
-  /// Leaves at once after a failure of this rank alone: calls under way are not waited for (peers may be alive and never
-  /// come), their groups and buffers stay until the process ends. Only rank() and size() may be called from then on.
+  /// Leaves at once after a failure of this rank alone: calls under way are not waited for (peers may be alive and
+  /// never come), their groups and buffers stay until the process ends. Only rank() and size() may be called from then
+  /// on.
   void abandon();
 
  private:

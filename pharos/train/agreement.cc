@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,29 +16,8 @@
 namespace pharos::train {
 namespace {
 
-constexpr const char* kUser = "user";
-constexpr const char* kTraining = "training";
-
 std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-/// ["kind", "text"] of an exception in flight, as JSON.
-std::string describe_current_exception() {
-  try {
-    throw;
-  } catch (const base::UserError& error) {
-    return dump({kUser, error.what()});
-  } catch (const std::exception& error) {
-    return dump({kTraining, error.what()});
-  }
-}
-
-[[noreturn]] void throw_for_peer(std::size_t rank, const std::string& description) {
-  const auto json = nlohmann::json::parse(description);
-  const std::string text = "Rank " + std::to_string(rank) + " failed: " + json.at(1).get<std::string>();
-  if (json.at(0) == kUser) throw base::UserError({.what = text});
-  throw base::TrainingError(text);
 }
 
 /// Every field and its value, as text. Threads and the place of a process may differ between ranks.
@@ -65,17 +45,26 @@ std::string difference_text(const std::map<std::string, std::string>& first,
 
 void together(comm::World& world, const std::string& key, const std::function<void()>& work) {
   std::exception_ptr own;
-  std::string description;
+  std::optional<comm::Failure> failure;
   try {
     work();
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     own = std::current_exception();
-    description = describe_current_exception();
+    failure = {.is_user_error = dynamic_cast<const base::UserError*>(&error) != nullptr, .text = error.what()};
   }
-  const std::vector<std::string> all = world.exchange(key, description);
+  std::vector<std::string> all;
+  try {
+    all = world.exchange(key, failure ? dump({failure->is_user_error, failure->text}) : "", failure);
+  } catch (const std::exception&) {
+    if (!own) throw;
+  }
   if (own) std::rethrow_exception(own);
   const auto failed = std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
-  if (failed != all.end()) throw_for_peer(static_cast<std::size_t>(failed - all.begin()), *failed);
+  if (failed == all.end()) return;
+  const auto json = nlohmann::json::parse(*failed);
+  const std::string text = "Rank " + std::to_string(failed - all.begin()) + " failed: " + json.at(1).get<std::string>();
+  if (json.at(0)) throw base::UserError({.what = text});
+  throw base::TrainingError(text);
 }
 
 void compare_configurations(comm::World& world, const config::ResolvedConfig& resolved) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/file.h"
@@ -118,14 +119,20 @@ void Trainer::build_model() {
 void Trainer::declare_chunks() {
   pipeline::check_microbatch_counts(config_, parallel_.data.size());
   const std::vector<model::Stage> stages = model::stages_of(config_.model);
+  const std::vector<int> mine =
+      pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()));
+  // In the order of the model: an output layer may share the embedding of an earlier stage, whichever chunk that is.
+  std::vector<std::size_t> order(mine.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return mine[a] < mine[b]; });
+  chunks_.resize(mine.size());
   tensor::Parameter* words = nullptr;
-  const auto stages_of_ranks = pipeline::stages_of_ranks(config_.model);
-  for (const int index : stages_of_ranks.at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
-    model::Stage stage = stages.at(static_cast<std::size_t>(index));
+  for (const std::size_t chunk : order) {
+    model::Stage stage = stages.at(static_cast<std::size_t>(mine[chunk]));
     if (!stage.embedding) stage.tied_words = words;
-    chunks_.push_back(std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank,
-                                                           parallel_.model_groups()));
-    if (stage.embedding) words = chunks_.back()->parameters().front();
+    chunks_[chunk] = std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank,
+                                                          parallel_.model_groups());
+    if (stage.embedding) words = chunks_[chunk]->parameters().front();
   }
   std::vector<model::Transformer*> passed;
   for (const auto& chunk : chunks_) {

@@ -1,9 +1,11 @@
 #include "pharos/comm/world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
@@ -64,7 +66,48 @@ struct World::State {
 
   void connect(GroupState& group, const std::string& name);
   FlightTicket record_store_call(Operation operation, const std::string& key);
+  /// The first rank to fail says so to those that wait for it, in whatever exchange.
+  void report(const Failure& failure);
+  /// Until `key` is set. Throws what another rank has failed with. A rank that has failed itself waits until all others
+  /// know: the store may end with it.
+  void wait_for(const std::string& key, bool has_failed);
+  void count_as_told();
+  bool is_told = false;  ///< this rank has failed, or knows of one that has
 };
+
+constexpr const char* kFailure = "failure";
+constexpr const char* kTold = "failure/told";
+
+void World::State::report(const Failure& failure) {
+  std::string text(1, failure.is_user_error ? 'u' : 't');
+  text.append("Rank ").append(std::to_string(environment.rank)).append(" failed: ").append(failure.text);
+  store->compareSet(kFailure, {}, to_bytes(text));
+  count_as_told();
+}
+
+void World::State::count_as_told() {
+  if (!std::exchange(is_told, true)) store->add(kTold, 1);
+}
+
+void World::State::wait_for(const std::string& key, bool has_failed) {
+  using Clock = std::chrono::steady_clock;
+  // A rank that fails may be anywhere, so its message is looked for as well: polling, more rarely with many ranks.
+  const std::chrono::microseconds longest_pause = milliseconds(20 + environment.world_size / 4);
+  std::chrono::microseconds pause(200);
+  const auto end = Clock::now() + options.rendezvous_timeout;
+  while (!store->check({key})) {
+    if (has_failed && store->add(kTold, 0) == environment.world_size) throw std::runtime_error("others failed as well");
+    if (!has_failed && store->check({kFailure}) && !store->check({key})) {
+      count_as_told();
+      const std::string text = to_text(store->get(kFailure));
+      if (text.front() == 'u') throw base::UserError({.what = text.substr(1)});
+      throw base::TrainingError(text.substr(1));
+    }
+    if (Clock::now() > end) throw std::runtime_error("time-out");
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, longest_pause);
+  }
+}
 
 FlightTicket World::State::record_store_call(Operation operation, const std::string& key) {
   const auto number = store_calls->next_number(FlightGroup::kCollectives);
@@ -133,7 +176,8 @@ std::int64_t World::size() const { return state_->environment.world_size; }
 const RankEnvironment& World::environment() const { return state_->environment; }
 at::Device World::device() const { return state_->options.device; }
 
-std::vector<std::string> World::exchange(const std::string& key, const std::string& text) {
+std::vector<std::string> World::exchange(const std::string& key, const std::string& text,
+                                         const std::optional<Failure>& failure) {
   if (size() == 1) return {text};
   const auto prefix = "exchange/" + key + "/";
   std::vector<std::string> keys;
@@ -141,11 +185,18 @@ std::vector<std::string> World::exchange(const std::string& key, const std::stri
   auto ticket = state_->record_store_call(Operation::kAllGather, key);
   try {
     state_->store->set(keys[static_cast<std::size_t>(rank())], to_bytes(text));
-    state_->store->wait(keys, state_->options.rendezvous_timeout);
+    const std::string all = prefix + "all";
+    if (state_->store->add(prefix + "count", 1) == size()) state_->store->set(all, {1});
+    if (failure) state_->report(*failure);
+    state_->wait_for(all, failure.has_value());
     std::vector<std::string> texts;
     for (const auto& bytes : state_->store->multiGet(keys)) texts.push_back(to_text(bytes));
     ticket.mark_end();
     return texts;
+  } catch (const base::UserError&) {
+    throw;
+  } catch (const base::TrainingError&) {
+    throw;
   } catch (const std::exception& reason) {
     const std::string said = reason.what();
     throw CommunicationError("The exchange of \"" + key + "\" among all ranks broke (" +
@@ -159,10 +210,14 @@ std::string World::announce(const std::string& key, const std::string& text) {
   auto ticket = state_->record_store_call(Operation::kBroadcast, key);
   try {
     if (rank() == 0) state_->store->set(full_key, to_bytes(text));
-    state_->store->wait({full_key}, state_->options.rendezvous_timeout);
+    state_->wait_for(full_key, false);
     auto announced = to_text(state_->store->get(full_key));
     ticket.mark_end();
     return announced;
+  } catch (const base::UserError&) {
+    throw;
+  } catch (const base::TrainingError&) {
+    throw;
   } catch (const std::exception& reason) {
     const std::string said = reason.what();
     throw CommunicationError("Rank 0's \"" + key + "\" did not come (" + said.substr(0, said.find('\n')) + ").");

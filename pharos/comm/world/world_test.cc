@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "pharos/base/error.h"
@@ -37,6 +39,31 @@ TEST(World, AloneThereIsNoStore) {
   EXPECT_EQ(world.all().size(), 1);
   EXPECT_TRUE(world.device().is_cpu());
   world.leave();
+}
+
+TEST(World, FailureOfOneRankReachesThoseThatWaitElsewhere) {
+  for (const bool is_user_error : {true, false}) {
+    std::mutex mutex;
+    std::map<std::int64_t, std::string> said;
+    testing::run_ranks(3, [&](World& world) {
+      std::string text;
+      try {
+        if (world.rank() == 1) world.exchange("model", "broken", Failure{is_user_error, "no memory"});
+        if (world.rank() == 0) world.exchange("data", "fine");
+        if (world.rank() == 2) world.announce("files", "");
+      } catch (const base::UserError& error) {
+        text = std::string("user: ") + error.what();
+      } catch (const std::exception& error) {
+        text = error.what();
+      }
+      const std::lock_guard lock(mutex);
+      said[world.rank()] = text;
+    });
+    EXPECT_THAT(said[0], HasSubstr("Rank 1 failed: no memory"));
+    EXPECT_EQ(said[0], said[2]);
+    EXPECT_EQ(said[0].starts_with("user: "), is_user_error);
+    EXPECT_THAT(said[1], HasSubstr("exchange of \"model\""));
+  }
 }
 
 TEST(World, NameOfAGroupStandsForOneSet) {
