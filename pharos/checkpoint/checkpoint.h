@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,15 +41,19 @@ struct SaveResult {
 
 /// Writes <save>/iter_<state.step>: into a temporary folder, synced, renamed; then moves the tracker and removes old
 /// checkpoints. Called by every rank of `mesh`, on a file system that all of them see; a part held by several ranks is
-/// written by the first of them. The ranks agree after each step, so that all of them return or all of them throw:
-/// UserError when <save> cannot be made; TrainingError when writing fails on any rank (which gives the reason): the
-/// temporary folder is then removed, and tracker and earlier checkpoints are as they were.
+/// written by the first of them, tied weights by the rank of the original. The ranks agree after each step, so that all
+/// of them return or all of them throw: UserError when <save> cannot be made; TrainingError when writing fails on any
+/// rank (which gives the reason): the temporary folder is then removed, and tracker and earlier checkpoints are as they
+/// were.
 SaveResult save(const Contents& contents, const TrainState& state, const SaveOptions& options, const comm::Mesh& mesh,
                 std::int64_t rank);
 
 struct LoadOptions {
   bool strict = true;            ///< missing and surplus tensors are errors; else they are warnings
   bool verify_checksums = true;  ///< of the files this rank reads
+  /// Names of all pieces of the model, those on other pipeline ranks included. Without them surplus tensors are only
+  /// judged without pipeline parallelism.
+  std::optional<std::set<std::string>> model_pieces = {};
 };
 
 struct LoadResult {
@@ -59,8 +64,7 @@ struct LoadResult {
 /// Fills `contents` (allocated) from the checkpoint in `folder` (see find_checkpoint), whatever layout it was saved in;
 /// no more is read than is asked for, but for checksums. Values are converted when types differ; padding becomes zero.
 /// Kinds of state that are not asked for are passed over. UserError naming every missing, surplus and misshapen tensor,
-/// or the damaged file. Whether the checkpoint holds tensors the model lacks is only judged without pipeline
-/// parallelism.
+/// or the damaged file.
 LoadResult load(const Contents& contents, const std::filesystem::path& folder, const LoadOptions& options,
                 const comm::Mesh& mesh, std::int64_t rank);
 

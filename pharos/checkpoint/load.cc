@@ -102,7 +102,8 @@ struct Differences {
   }
 };
 
-Differences compare(const Contents& contents, const Manifest& manifest, bool judge_surplus) {
+/// `elsewhere`: pieces that may lie on other ranks; null: any.
+Differences compare(const Contents& contents, const Manifest& manifest, const std::set<std::string>* elsewhere) {
   Differences differences;
   std::set<std::string> names, pieces, asked_kinds{""}, kinds_in_fragments;
   for (const Held& held : contents) {
@@ -126,8 +127,9 @@ Differences compare(const Contents& contents, const Manifest& manifest, bool jud
     const std::string kind = slash == std::string::npos ? "" : name.substr(0, slash);
     const std::string piece = slash == std::string::npos ? name : name.substr(slash + 1);
     // State in fragments: that of some parameters lies on other ranks alone.
-    const bool is_known = names.contains(name) || (kinds_in_fragments.contains(kind) && pieces.contains(piece));
-    if (judge_surplus && asked_kinds.contains(kind) && !is_known) differences.surplus.push_back(name);
+    const bool is_known = elsewhere == nullptr || elsewhere->contains(piece) || names.contains(name) ||
+                          (kinds_in_fragments.contains(kind) && pieces.contains(piece));
+    if (asked_kinds.contains(kind) && !is_known) differences.surplus.push_back(name);
   }
   return differences;
 }
@@ -161,7 +163,12 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
     result.train_state = read_train_state(folder);
   }
   check_state_kinds(contents, manifest, folder);
-  const Differences differences = compare(contents, manifest, mesh.size(MeshDim::kPipeline) == 1);
+  const std::set<std::string> none;
+  const bool is_staged = mesh.size(MeshDim::kPipeline) > 1;
+  const Differences differences = compare(contents, manifest,
+                                          options.model_pieces ? &*options.model_pieces
+                                          : is_staged          ? nullptr
+                                                               : &none);
   const bool differs = !differences.missing.empty() || !differences.surplus.empty();
   if (!differences.misshapen.empty() || (options.strict && differs)) {
     throw base::UserError({.what = "The checkpoint '" + folder.string() + "' does not fit the model.",

@@ -31,7 +31,7 @@ struct WrittenPart {
 std::vector<WrittenPart> collect_parts(const Contents& contents, const comm::Mesh& mesh, std::int64_t rank) {
   std::vector<WrittenPart> written;
   for (const Held& held : contents) {
-    if (!held.values.defined()) continue;
+    if (!held.values.defined() || held.parameter->tie == tensor::Parameter::Tie::kCopy) continue;
     for (Part& part : parts_of(held, mesh, rank).parts) {
       if (is_writer(*part.piece, held.is_fragment, mesh, rank))
         written.push_back({stored_name(held.kind, *part.piece), std::move(part)});

@@ -110,11 +110,12 @@ class SmallModel {
   std::vector<std::unique_ptr<tensor::Parameter>> parameters_;
 };
 
-/// Also tensors of three axes, pieces side by side on axis 1, odd lengths.
+/// Also tensors of three axes, pieces side by side on axis 1, odd lengths. A pipeline rank holds an equal share of the
+/// parameters, and if `tied` the last one a copy of the words as well.
 class OddModel : public SmallModel {
  public:
   OddModel(const comm::Mesh& mesh, std::int64_t rank, std::uint64_t seed, Sharding sharding,
-           std::int64_t padded_rows = 12)
+           std::int64_t padded_rows = 12, bool tied = true)
       : SmallModel(mesh, rank, seed, padded_rows) {
     using comm::MeshDim;
     const auto normal = tensor::Init::normal(1);
@@ -124,11 +125,26 @@ class OddModel : public SmallModel {
         1);
     add({{"bias", {7}, {}, normal}});
     add({{"scale", {1}, {}, normal}});
+    if (mesh.size(MeshDim::kPipeline) > 1) keep_stage(tied);
     fill(seed);
     if (sharding != Sharding::kWhole) shard(sharding == Sharding::kStateAndWeights);
   }
 
  private:
+  void keep_stage(bool tied) {
+    using Tie = tensor::Parameter::Tie;
+    const auto stages = static_cast<std::size_t>(mesh_.size(comm::MeshDim::kPipeline));
+    const auto stage = static_cast<std::size_t>(mesh_.coordinate(rank_, comm::MeshDim::kPipeline));
+    const std::size_t count = parameters_.size();
+    if (tied) parameters_.front()->tie = Tie::kOriginal;
+    auto copy = std::make_unique<tensor::Parameter>(*parameters_.front());
+    copy->tie = Tie::kCopy;
+    parameters_.erase(parameters_.begin() + static_cast<std::ptrdiff_t>(count * (stage + 1) / stages),
+                      parameters_.end());
+    parameters_.erase(parameters_.begin(), parameters_.begin() + static_cast<std::ptrdiff_t>(count * stage / stages));
+    if (tied && stage + 1 == stages) parameters_.push_back(std::move(copy));
+  }
+
   /// This rank's share of the elements of all parameters, one behind the other.
   void shard(bool with_weights) {
     const std::int64_t ranks = mesh_.size(comm::MeshDim::kData), mine = mesh_.coordinate(rank_, comm::MeshDim::kData);

@@ -19,6 +19,7 @@
 #include "pharos/cli/generate/generate_command.h"
 #include "pharos/cli/hf_command.h"
 #include "pharos/cli/parity/parity_command.h"
+#include "pharos/cli/pipeline/pipeline_command.h"
 #include "pharos/cli/plan_command.h"
 #include "pharos/cli/recipes_command.h"
 #include "pharos/cli/run_source.h"
@@ -81,6 +82,7 @@ int run(int argc, char** argv) {
   add_data_command(app);
   add_hf_command(app);
   add_trace_command(app);
+  add_pipeline_command(app);
   try {
     check_sub_command(app, argc, argv);
     check_words(argc, argv);

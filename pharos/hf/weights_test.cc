@@ -110,6 +110,38 @@ TEST(LoadWeights, RanksHoldTheirSlicesAndPaddingIsZero) {
   }
 }
 
+// Stages load what they hold, the last one a copy of tied words; what another stage holds is no surplus, what none
+// holds is.
+TEST(LoadWeights, StagesHoldTheirPart) {
+  const comm::Mesh mesh(2, {.pipeline = 2});
+  for (const char* name : kNames) {
+    const FixtureCopy copy(name);
+    const Loaded whole(copy.path());
+    std::vector<std::unique_ptr<model::Transformer>> stages;
+    for (std::int64_t rank = 0; rank < 2; ++rank) {
+      const model::Stage stage{rank, 1, rank == 0, rank == 1};
+      stages.push_back(std::make_unique<model::Transformer>(whole.config, stage, mesh, rank));
+      check_weights(stages.back()->parameters(), copy.path(), mesh, rank);
+      stages.back()->allocate(at::kCPU);
+      load_weights(stages.back()->parameters(), copy.path(), mesh, rank);
+      for (const auto* parameter : stages.back()->parameters()) {
+        for (std::size_t i = 0; i < parameter->pieces.size(); ++i) {
+          EXPECT_TRUE(at::equal(tensor::piece_view(*parameter, parameter->data, i, mesh, rank),
+                                whole.piece(parameter->pieces[i].name)))
+              << name << " " << parameter->pieces[i].name;
+        }
+      }
+    }
+    const tensor::Parameter &first = *stages[0]->parameters().front(), &last = *stages[1]->parameters().back();
+    const bool is_tied = whole.config.share_embeddings_and_output_weights;
+    EXPECT_EQ(last.name, is_tied ? first.name : "output_layer.weight");
+    EXPECT_EQ(last.tie, is_tied ? tensor::Parameter::Tie::kCopy : tensor::Parameter::Tie::kNone);
+    copy.change_weights([](FixtureCopy::Weights& weights) { weights["surplus.weight"] = at::zeros({1}); });
+    EXPECT_THAT(error_of([&] { check_weights(stages[0]->parameters(), copy.path(), mesh, 0); }),
+                HasSubstr("1 not in the model: surplus.weight"));
+  }
+}
+
 TEST(LoadWeights, TakesTheFirstOfMorePositions) {
   const Loaded shorter(fixture("gpt2"), 1, 0, 0, 16);
   EXPECT_TRUE(at::equal(shorter.piece("embedding.position_embeddings.weight"),

@@ -129,6 +129,14 @@ nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t laye
   return attention;
 }
 
+nn::ContextParallel::Exchange exchange_of_layer(const ModelConfig& config, std::int64_t layer) {
+  using Exchange = nn::ContextParallel::Exchange;
+  if (!config.cp_comm_type) return Exchange::kRing;
+  const auto& types = *config.cp_comm_type;
+  const std::string& type = types.size() == 1 ? types.front() : types.at(static_cast<std::size_t>(layer));
+  return type == "all_gather" ? Exchange::kAllGather : Exchange::kRing;
+}
+
 nn::Mlp declare_mlp(const ModelConfig& config, const Placement& placement, const std::string& name) {
   const std::int64_t inner = config::ffn_hidden_size_or_default(config), hidden = *config.hidden_size;
   const std::vector<Block> blocks = config.gated_linear_unit
@@ -177,7 +185,8 @@ nn::Norm declare_norm(const ModelConfig& config, const std::string& name, std::i
   return norm;
 }
 
-nn::Embedding declare_embedding(const ModelConfig& config, const nn::TensorParallel& parallel) {
+nn::Embedding declare_embedding(const ModelConfig& config, const nn::TensorParallel& parallel,
+                                const nn::ContextParallel& context_parallel) {
   const double deviation = config.embedding_init_method_std.value_or(config.init_method_std);
   nn::Embedding embedding;
   embedding.words = declare_vocabulary_table(config, "embedding.word_embeddings.weight", deviation);
@@ -192,6 +201,7 @@ nn::Embedding declare_embedding(const ModelConfig& config, const nn::TensorParal
   }
   embedding.dropout = config.hidden_dropout;
   embedding.parallel = parallel;
+  embedding.context_parallel = context_parallel;
   return embedding;
 }
 
@@ -200,7 +210,8 @@ Parameter declare_output_layer(const ModelConfig& config) {
 }
 
 std::unique_ptr<TransformerLayer> declare_layer(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh,
-                                                std::int64_t rank, const nn::TensorParallel& parallel) {
+                                                std::int64_t rank, const nn::TensorParallel& parallel,
+                                                const nn::ContextParallel& context_parallel) {
   const std::string name = "decoder.layers." + std::to_string(layer);
   const Placement placement{mesh, rank, parallel};
   auto declared = std::make_unique<TransformerLayer>();
@@ -208,6 +219,7 @@ std::unique_ptr<TransformerLayer> declare_layer(const ModelConfig& config, std::
   declared->input_layernorm =
       declare_norm(config, name + ".input_layernorm", *config.hidden_size, placement.parallel.sequence);
   declared->self_attention = declare_attention(config, layer, placement, name + ".self_attention");
+  declared->self_attention.context_parallel = {context_parallel.group, exchange_of_layer(config, layer)};
   declared->pre_mlp_layernorm =
       declare_norm(config, name + ".pre_mlp_layernorm", *config.hidden_size, placement.parallel.sequence);
   declared->mlp = declare_mlp(config, placement, name + ".mlp");

@@ -10,17 +10,20 @@
 namespace pharos::model {
 
 /// A layer with its parameters declared but not allocated; `layer` counts from 0 over the whole model. `rank` of `mesh`
-/// holds it, and computes it together with the other ranks of `parallel`.
+/// holds it, and computes it together with the other ranks of `parallel` and `context_parallel`; how the latter
+/// exchange keys and values follows from model.cp_comm_type.
 std::unique_ptr<TransformerLayer> declare_layer(const config::ModelConfig& config, std::int64_t layer,
                                                 const comm::Mesh& mesh, std::int64_t rank = 0,
-                                                const nn::TensorParallel& parallel = {});
+                                                const nn::TensorParallel& parallel = {},
+                                                const nn::ContextParallel& context_parallel = {});
 
 /// A norm of `width` elements whose pieces are called `name`.weight and `name`.bias. `partial`: tensor-parallel ranks
 /// norm different tokens or heads, so that each sees a part of the gradient.
 nn::Norm declare_norm(const config::ModelConfig& config, const std::string& name, std::int64_t width,
                       bool partial = false);
 
-nn::Embedding declare_embedding(const config::ModelConfig& config, const nn::TensorParallel& parallel = {});
+nn::Embedding declare_embedding(const config::ModelConfig& config, const nn::TensorParallel& parallel = {},
+                                const nn::ContextParallel& context_parallel = {});
 
 /// The output layer's weight [padded vocabulary, hidden]; call only when it is not tied.
 tensor::Parameter declare_output_layer(const config::ModelConfig& config);

@@ -1,4 +1,5 @@
-// Whole models divided over tensor-parallel ranks, with and without sequence parallelism, against one rank.
+// Whole models divided over tensor-parallel ranks, with and without sequence parallelism, and over context-parallel
+// ranks, against one rank.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 
 #include "pharos/comm/testing.h"
 #include "pharos/model/model_testing.h"
+#include "pharos/nn/context_parallel/zigzag.h"
 
 namespace pharos::model {
 namespace {
@@ -17,10 +19,12 @@ using testing::gpt2_like;
 using testing::grouped_with_qk_norm;
 using testing::llama_like;
 
-constexpr std::int64_t kTokens = 12, kMicrobatch = 2, kNumMicrobatches = 2;
+constexpr std::int64_t kTokens = 24, kMicrobatch = 2, kNumMicrobatches = 2;
 
 struct Batch {
   at::Tensor tokens, labels;
+  at::Tensor positions = at::arange(kTokens, at::kLong);
+  at::Tensor segments = {};  ///< of a microbatch
 };
 
 /// What a rank has after a step: values and gradients by parameter, and the losses of all tokens.
@@ -36,14 +40,19 @@ Result run_step(const ModelConfig& config, const comm::Mesh& mesh, std::int64_t 
   for (auto* parameter : transformer.parameters()) parameter->main_grad = at::zeros(parameter->data.sizes());
   Result result;
   std::vector<at::Tensor> losses;
+  const auto own = [&](const at::Tensor& tokens) {
+    return nn::zigzag_slice(tokens, -1, mesh.coordinate(rank, comm::MeshDim::kContext),
+                            mesh.size(comm::MeshDim::kContext));
+  };
   for (std::int64_t i = 0; i < kNumMicrobatches; ++i) {
     nn::ForwardContext context;
-    context.positions = at::arange(kTokens, at::kLong);
+    context.positions = own(batch.positions);
+    context.segments = batch.segments;
     context.training = true;
     context.seed = 9;
     context.step = 4;
     context.first_sample = i * kMicrobatch;
-    const auto part = [&](const at::Tensor& all) { return all.narrow(0, i * kMicrobatch, kMicrobatch); };
+    const auto part = [&](const at::Tensor& all) { return own(all.narrow(0, i * kMicrobatch, kMicrobatch)); };
     const at::Tensor loss =
         transformer.token_losses(transformer.hidden_states(part(batch.tokens), context), part(batch.labels));
     losses.push_back(loss.detach());
@@ -68,20 +77,25 @@ at::Tensor slice_of(at::Tensor whole, const tensor::Slice& slice) {
   return whole;
 }
 
-/// The ranks whose gradients of a piece have to be summed: they hold the same values and see a part each.
+/// The ranks whose gradients of a piece have to be summed: they hold the same values and see a part each, of the tokens
+/// or of the heads.
 std::vector<std::int64_t> ranks_to_sum(const tensor::Parameter& parameter, const tensor::Piece& piece,
-                                       std::int64_t rank, std::int64_t size) {
+                                       std::int64_t rank, const comm::Mesh& mesh) {
+  const std::int64_t size = mesh.size(comm::MeshDim::kTensor);
   const std::int64_t count = parameter.sum_gradient_over_tensor ? size
                              : piece.splits.empty()             ? 1
                                                                 : piece.splits.front().replicas;
   std::vector<std::int64_t> ranks;
-  for (std::int64_t i = rank / count * count; i < rank / count * count + count; ++i) ranks.push_back(i);
+  for (std::int64_t first = rank % size / count * count; first < mesh.world_size(); first += size) {
+    for (std::int64_t i = first; i < first + count; ++i) ranks.push_back(i);
+  }
   return ranks;
 }
 
 struct Case {
   std::string name;
   ModelConfig config;
+  bool packed = false;  ///< two documents in a sequence
   friend void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 };
 
@@ -92,7 +106,7 @@ Case make_case(const char* name, ModelConfig config, const std::function<void(Mo
   config.should_pad_vocab = true;
   config.make_vocab_size_divisible_by = 8;  // 61 -> 64: of 4 ranks the last holds 13 tokens and 3 rows of padding
   if (change) change(config);
-  return {name, config};
+  return {name, config, false};
 }
 
 std::vector<Case> cases() {
@@ -111,6 +125,11 @@ std::vector<Case> cases() {
           make_case("Grouped", grouped_with_qk_norm()),
           make_case("GroupedEightHeads", grouped_with_qk_norm(), [](ModelConfig& c) { c.num_attention_heads = 8; }),
           make_case("GroupedRecomputed", grouped_with_qk_norm(), full),
+          {"GroupedPacked", make_case("", grouped_with_qk_norm()).config, true},
+          make_case("Window", llama_like(),
+                    [](ModelConfig& c) {
+                      c.window_size = std::vector<std::int64_t>{7, 0};
+                    }),
           make_case("Gpt2", gpt2_like()),
           make_case("Gpt2MostlyPadding", gpt2_like(), [](ModelConfig& c) { c.make_vocab_size_divisible_by = 128; }),
           make_case("Gpt2Untied", gpt2_like(), [](ModelConfig& c) { c.share_embeddings_and_output_weights = false; }),
@@ -128,10 +147,19 @@ void expect_equal(const Result& whole, const std::vector<Result>& ranks, const c
   const comm::Mesh one(1, {});
   // Sums over ranks are taken in another order than sums within a product: a few units of the last place (6e-8) of each
   // of some dozen sums.
-  EXPECT_NEAR(ranks.front().losses.sum().item<double>() / whole.losses.sum().item<double>(), 1, 1e-6);
+  const auto sum_of = [](const std::vector<Result>& results) {
+    double sum = 0;
+    for (const Result& result : results) sum += result.losses.sum().item<double>();
+    return sum;
+  };
+  const std::int64_t tensor = mesh.size(comm::MeshDim::kTensor);
+  EXPECT_NEAR(sum_of(ranks) / static_cast<double>(tensor) / sum_of({whole}), 1, 1e-6);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_LT(distance(ranks[rank].losses, whole.losses), 1e-5);
-    EXPECT_TRUE(at::equal(ranks[rank].losses, ranks.front().losses)) << "ranks disagree about the loss";
+    const std::int64_t context = mesh.coordinate(static_cast<std::int64_t>(rank), comm::MeshDim::kContext);
+    const at::Tensor losses = nn::zigzag_slice(whole.losses, 1, context, mesh.size(comm::MeshDim::kContext));
+    EXPECT_LT(distance(ranks[rank].losses, losses), 1e-5);
+    EXPECT_TRUE(at::equal(ranks[rank].losses, ranks[static_cast<std::size_t>(context * tensor)].losses))
+        << "ranks disagree about the loss";
     ASSERT_EQ(ranks[rank].parameters.size(), whole.parameters.size());
     for (std::size_t p = 0; p < whole.parameters.size(); ++p) {
       const tensor::Parameter &expected = whole.parameters[p], &own = ranks[rank].parameters[p];
@@ -146,7 +174,7 @@ void expect_equal(const Result& whole, const std::vector<Result>& ranks, const c
         const at::Tensor data = slice_of(tensor::piece_view(expected, expected.data, i, one, 0), slice);
         EXPECT_TRUE(at::equal(tensor::piece_view(own, own.data, i, mesh, own_rank), data)) << piece.name;
         at::Tensor sum = at::zeros(data.sizes());
-        for (const std::int64_t other : ranks_to_sum(own, piece, own_rank, mesh.world_size())) {
+        for (const std::int64_t other : ranks_to_sum(own, piece, own_rank, mesh)) {
           const tensor::Parameter& peer = ranks[static_cast<std::size_t>(other)].parameters[p];
           sum = sum + tensor::piece_view(peer, peer.main_grad, i, mesh, other);
         }
@@ -161,26 +189,49 @@ void expect_equal(const Result& whole, const std::vector<Result>& ranks, const c
   }
 }
 
+struct Layout {
+  std::int64_t tensor;
+  bool sequence;
+  std::int64_t context = 1;
+  const char* exchange = "p2p";
+};
+
+const Layout kLayouts[] = {{1, false},
+                           {1, true},
+                           {2, false},
+                           {2, true},
+                           {4, false},
+                           {4, true},
+                           {1, false, 2, "all_gather"},
+                           {1, false, 4},
+                           {2, true, 2}};
+
 // Initial weights are slices bit by bit; token losses and every gradient of two microbatches with dropout agree.
 TEST_P(ParallelModel, IsTheModelOfOneRank) {
   at::manual_seed(17);
   const std::int64_t samples = kMicrobatch * kNumMicrobatches;
-  const Batch batch{at::randint(61, {samples, kTokens}, at::kLong), at::randint(61, {samples, kTokens}, at::kLong)};
+  Batch batch{at::randint(61, {samples, kTokens}, at::kLong), at::randint(61, {samples, kTokens}, at::kLong)};
+  if (GetParam().packed) {
+    batch.positions = at::cat({at::arange(9, at::kLong), at::arange(15, at::kLong)}).expand({kMicrobatch, kTokens});
+    batch.segments = (at::arange(kTokens, at::kLong) >= 9).to(at::kLong).expand({kMicrobatch, kTokens});
+  }
   const Result whole = run_step(GetParam().config, comm::Mesh(1, {}), 0, {}, batch);
-  for (const std::int64_t size : {1, 2, 4}) {
-    for (const bool sequence : {false, true}) {
-      SCOPED_TRACE(std::to_string(size) + (sequence ? " ranks with sequence parallelism" : " ranks"));
-      ModelConfig config = GetParam().config;
-      config.tensor_model_parallel_size = size;
-      config.sequence_parallel = sequence;
-      const comm::Mesh mesh(size, {.tensor = size});
-      std::vector<Result> ranks(static_cast<std::size_t>(size));
-      comm::testing::run_ranks(size, [&](comm::World& world) {
-        comm::Group& group = world.group(mesh, {comm::MeshDim::kTensor});
-        ranks[static_cast<std::size_t>(world.rank())] = run_step(config, mesh, world.rank(), {&group}, batch);
-      });
-      expect_equal(whole, ranks, mesh);
-    }
+  for (const Layout& layout : kLayouts) {
+    SCOPED_TRACE(std::to_string(layout.tensor) + (layout.sequence ? " ranks with sequence parallelism" : " ranks") +
+                 " x " + std::to_string(layout.context) + " context ranks");
+    ModelConfig config = GetParam().config;
+    config.tensor_model_parallel_size = layout.tensor;
+    config.sequence_parallel = layout.sequence;
+    config.context_parallel_size = layout.context;
+    config.cp_comm_type = std::vector<std::string>{layout.exchange};
+    const comm::Mesh mesh(layout.tensor * layout.context, {.tensor = layout.tensor, .context = layout.context});
+    std::vector<Result> ranks(static_cast<std::size_t>(mesh.world_size()));
+    comm::testing::run_ranks(mesh.world_size(), [&](comm::World& world) {
+      const ParallelGroups groups{&world.group(mesh, {comm::MeshDim::kTensor}),
+                                  &world.group(mesh, {comm::MeshDim::kContext})};
+      ranks[static_cast<std::size_t>(world.rank())] = run_step(config, mesh, world.rank(), groups, batch);
+    });
+    expect_equal(whole, ranks, mesh);
   }
 }
 

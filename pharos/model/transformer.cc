@@ -70,10 +70,12 @@ at::Tensor TransformerLayer::forward(const at::Tensor& hidden, const nn::RotaryA
     PHAROS_SPAN(span, lens::Group::kLayer, "megatron.layer.self_attention");
     attended = self_attention.forward(input_layernorm.forward(hidden), angles, context, index);
   }
-  attended = hidden + nn::dropout_of_tokens(attended, hidden_dropout, name + ".residual", context, parallel);
+  attended = hidden + nn::dropout_of_tokens(attended, hidden_dropout, name + ".residual", context, parallel,
+                                            self_attention.context_parallel);
   PHAROS_SPAN(span, lens::Group::kLayer, "megatron.layer.mlp");
   const at::Tensor transformed = mlp.forward(pre_mlp_layernorm.forward(attended));
-  return attended + nn::dropout_of_tokens(transformed, hidden_dropout, name + ".mlp_residual", context, parallel);
+  return attended + nn::dropout_of_tokens(transformed, hidden_dropout, name + ".mlp_residual", context, parallel,
+                                          self_attention.context_parallel);
 }
 
 Transformer::Transformer(const ModelConfig& config, const Stage& stage, const comm::Mesh& mesh, std::int64_t rank,
@@ -82,13 +84,18 @@ Transformer::Transformer(const ModelConfig& config, const Stage& stage, const co
       stage_(stage),
       mesh_(mesh),
       rank_(rank),
-      parallel_{groups.tensor, config.sequence_parallel && mesh.size(comm::MeshDim::kTensor) > 1} {
+      parallel_{groups.tensor, config.sequence_parallel && mesh.size(comm::MeshDim::kTensor) > 1},
+      context_parallel_{groups.context} {
   PHAROS_CHECK(groups.tensor == nullptr || (parallel_.size() == mesh.size(comm::MeshDim::kTensor) &&
                                             parallel_.rank() == mesh.coordinate(rank, comm::MeshDim::kTensor)),
                "the tensor-parallel group is not that of this rank in the mesh");
-  if (stage.embedding) embedding_ = declare_embedding(config, parallel_);
+  PHAROS_CHECK(
+      groups.context == nullptr || (context_parallel_.size() == mesh.size(comm::MeshDim::kContext) &&
+                                    context_parallel_.rank() == mesh.coordinate(rank, comm::MeshDim::kContext)),
+      "the context-parallel group is not that of this rank in the mesh");
+  if (stage.embedding) embedding_ = declare_embedding(config, parallel_, context_parallel_);
   for (std::int64_t i = 0; i < stage.num_layers; ++i)
-    layers_.push_back(declare_layer(config, stage.first_layer + i, mesh, rank, parallel_));
+    layers_.push_back(declare_layer(config, stage.first_layer + i, mesh, rank, parallel_, context_parallel_));
   if (stage.output) {
     final_layernorm_ = declare_norm(config, "decoder.final_layernorm", *config.hidden_size, parallel_.sequence);
     if (!config.share_embeddings_and_output_weights) output_layer_ = declare_output_layer(config);
@@ -142,6 +149,8 @@ void Transformer::allocate(at::Device device) {
 
 at::Tensor Transformer::hidden_states(const at::Tensor& input, const nn::ForwardContext& context) const {
   PHAROS_CHECK(parallel_.size() == mesh_.size(comm::MeshDim::kTensor), "the tensor-parallel group is missing");
+  PHAROS_CHECK(context_parallel_.size() == mesh_.size(comm::MeshDim::kContext),
+               "the context-parallel group is missing");
   at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input.to(compute_type(config_));
   if (tap_) tap_("embed", embedding_ ? nn::embed(input, embedding_->words) : hidden);
   hidden = run_layers(hidden, context);
@@ -179,12 +188,12 @@ at::Tensor Transformer::own_logits(const at::Tensor& hidden) const {
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
-  PHAROS_CHECK(!parallel_.is_split(), "the columns of the logits lie on several ranks");
+  PHAROS_CHECK(!parallel_.is_split() && !context_parallel_.is_split(), "the logits lie on several ranks");
   return own_logits(hidden);
 }
 
 void Transformer::set_activation_tap(ActivationTap tap) {
-  PHAROS_CHECK(!parallel_.is_split(), "activations lie on several ranks");
+  PHAROS_CHECK(!parallel_.is_split() && !context_parallel_.is_split(), "activations lie on several ranks");
   tap_ = std::move(tap);
 }
 

@@ -56,7 +56,7 @@ using ActivationTap = std::function<void(const std::string& name, const at::Tens
 /// be declared, loaded and saved, but not run.
 struct ParallelGroups {
   comm::Group* tensor = nullptr;
-  comm::Group* context = nullptr;  ///< divides the tokens of a sequence
+  comm::Group* context = nullptr;  ///< divides the tokens of a sequence, in zigzag order (nn/context_parallel/zigzag.h)
 };
 
 class Transformer {
@@ -81,9 +81,9 @@ class Transformer {
   void allocate(at::Device device);
 
   /// tokens: int64 [batch, tokens] on the first stage, else the hidden states [batch, tokens, hidden] of the stage
-  /// before. Returns the hidden states [batch, tokens, hidden], after the last norm on the last stage. Under sequence
-  /// parallelism hidden states are those of this rank's tokens; ids, positions and labels are always those of all
-  /// tokens.
+  /// before. Returns the hidden states [batch, tokens, hidden], after the last norm on the last stage. All tokens are
+  /// those of this context-parallel rank; under sequence parallelism it divides the hidden states once more, ids,
+  /// positions and labels are those of all its tokens.
   at::Tensor hidden_states(const at::Tensor& input, const nn::ForwardContext& context) const;
 
   /// hidden: as hidden_states() returns them on the last stage. Returns logits [batch, tokens, padded vocabulary].
@@ -113,6 +113,7 @@ class Transformer {
   comm::Mesh mesh_;
   std::int64_t rank_;
   nn::TensorParallel parallel_;
+  nn::ContextParallel context_parallel_;
   std::optional<nn::Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::optional<nn::Norm> final_layernorm_;

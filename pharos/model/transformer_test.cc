@@ -219,15 +219,13 @@ TEST_P(EveryFamily, ALaterTokenDoesNotChangeEarlierLogits) {
     EXPECT_GT(distance(after.select(1, token), before.select(1, token)), 1e-4) << token;
 }
 
-// Two documents in one sequence with restarted positions and a mask between them == each of them alone.
-TEST_P(EveryFamily, ResetMaskAndPositionsSeparateDocuments) {
+// Two documents in one sequence with restarted positions and a segment each == each of them alone.
+TEST_P(EveryFamily, SegmentsAndPositionsSeparateDocuments) {
   const Model model(GetParam().make());
   const at::Tensor tokens = make_batch(1, 12).tokens;
   nn::ForwardContext context;
   context.positions = at::cat({at::arange(5, at::kLong), at::arange(7, at::kLong)}).unsqueeze(0);
-  at::Tensor mask = at::ones({12, 12}, at::kBool).tril();
-  mask.narrow(0, 5, 7).narrow(1, 0, 5).fill_(false);
-  context.attention_mask = mask.unsqueeze(0).unsqueeze(0);
+  context.segments = (at::arange(12, at::kLong) >= 5).to(at::kLong).unsqueeze(0);
   const at::Tensor together = logits(model, tokens, context);
   const at::Tensor first = logits(model, tokens.narrow(1, 0, 5), evaluation(5));
   const at::Tensor second = logits(model, tokens.narrow(1, 5, 7), evaluation(7));

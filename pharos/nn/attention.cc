@@ -7,26 +7,23 @@
 #include <limits>
 
 #include "pharos/base/error.h"
+#include "pharos/nn/context_parallel/attention.h"
 #include "pharos/nn/recompute.h"
 
 namespace pharos::nn {
 namespace {
 
-/// Bool [tokens, keys], true where attention is allowed: causal, and within the window if there is one.
-at::Tensor allowed_positions(std::int64_t tokens, std::int64_t keys, std::int64_t window, const at::Device& device) {
+/// Bool [tokens, keys] or [batch, 1, tokens, keys], true where attention is allowed: causal, within the window if there
+/// is one, and within the segment.
+at::Tensor allowed_positions(std::int64_t tokens, std::int64_t keys, std::int64_t window, const at::Tensor& segments,
+                             const at::Device& device) {
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
   const at::Tensor distance =
       at::arange(keys - tokens, keys, options).unsqueeze(1) - at::arange(keys, options).unsqueeze(0);
   at::Tensor allowed = distance >= 0;
   if (window > 0) allowed = allowed.logical_and(distance < window);
-  return allowed;
-}
-
-at::Tensor repeat_heads(const at::Tensor& tensor, std::int64_t times) {
-  if (times == 1) return tensor;
-  return tensor.unsqueeze(2)
-      .expand({tensor.size(0), tensor.size(1), times, tensor.size(2), tensor.size(3)})
-      .flatten(1, 2);
+  if (!segments.defined()) return allowed;
+  return (segments.unsqueeze(2) == segments.unsqueeze(1)).logical_and_(allowed).unsqueeze(1);
 }
 
 at::Tensor unfused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -45,15 +42,21 @@ at::Tensor unfused_attention(const at::Tensor& query, const at::Tensor& key, con
 
 }  // namespace
 
+at::Tensor repeat_heads(const at::Tensor& tensor, std::int64_t times) {
+  if (times == 1) return tensor;
+  return tensor.unsqueeze(2)
+      .expand({tensor.size(0), tensor.size(1), times, tensor.size(2), tensor.size(3)})
+      .flatten(1, 2);
+}
+
 at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const AttentionOptions& options, const ForwardContext& context) {
   const std::int64_t tokens = query.size(2), keys = key.size(2);
   const bool drops = context.training && options.dropout > 0;
-  const bool plain_causal = options.window == 0 && !context.attention_mask.defined() && tokens == keys;
+  const bool plain_causal = options.window == 0 && !context.segments.defined() && tokens == keys;
   at::Tensor allowed;
   if (!(plain_causal && options.fused && !drops) && !(tokens == 1 && options.window == 0)) {
-    allowed = allowed_positions(tokens, keys, options.window, query.device());
-    if (context.attention_mask.defined()) allowed = allowed.logical_and(context.attention_mask);
+    allowed = allowed_positions(tokens, keys, options.window, context.segments, query.device());
   }
   const std::int64_t group = query.size(1) / key.size(1);
   const at::Tensor keys_all = repeat_heads(key, group), values_all = repeat_heads(value, group);
@@ -85,7 +88,9 @@ at::Tensor SelfAttention::forward(const at::Tensor& hidden, const RotaryAngles* 
     key = cache.keys.narrow(2, 0, seen + tokens);
     value = cache.values.narrow(2, 0, seen + tokens);
   }
-  const auto core = [&options = options, context](const std::vector<at::Tensor>& inputs) {
+  const auto core = [this, context](const std::vector<at::Tensor>& inputs) {
+    if (context_parallel.is_split())
+      return context_parallel_attention(inputs[0], inputs[1], inputs[2], options, context, context_parallel);
     return core_attention(inputs[0], inputs[1], inputs[2], options, context);
   };
   const at::Tensor mixed = options.recompute && c10::GradMode::is_enabled() ? recompute(core, {query, key, value})

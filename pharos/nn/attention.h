@@ -9,6 +9,7 @@
 #include <string>
 
 #include "pharos/nn/context.h"
+#include "pharos/nn/context_parallel/context_parallel.h"
 #include "pharos/nn/norm.h"
 #include "pharos/nn/parallel/linear.h"
 #include "pharos/nn/rotary.h"
@@ -30,19 +31,23 @@ struct AttentionOptions {
 };
 
 /// softmax(q kᵀ / sqrt(head_width) + mask) v. query: [batch, heads, tokens, width]; key, value: [batch, kv heads,
-/// key tokens, width]. Without a mask in `context`, query i sees keys up to i + (key tokens - tokens).
-/// Returns [batch, heads, tokens, width].
+/// key tokens, width]. Query i sees keys up to i + (key tokens - tokens), and with segments in `context` those of its
+/// own segment (tokens and keys are the whole sequence then). Returns [batch, heads, tokens, width].
 at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const AttentionOptions& options, const ForwardContext& context);
+
+/// [batch, heads, tokens, width] -> [batch, heads * times, tokens, width], each head `times` times in a row.
+at::Tensor repeat_heads(const at::Tensor& tensor, std::int64_t times);
 
 struct SelfAttention {
   ColumnLinear qkv;                              ///< rows: this rank's queries, then keys, then values
   std::optional<Norm> q_layernorm, k_layernorm;  ///< per head, [head_width]
   RowLinear linear_proj;
   AttentionOptions options;
+  ContextParallel context_parallel = {};
 
-  /// hidden: [batch, tokens, hidden], under sequence parallelism this rank's tokens; positions and masks in `context`
-  /// and `angles` are those of all tokens. `angles` is null without rotary positions; `layer` indexes the cache.
+  /// hidden: [batch, tokens, hidden], under sequence parallelism this rank's tokens; `angles` are those of all tokens
+  /// of its context-parallel rank, null without rotary positions; `layer` indexes the cache.
   at::Tensor forward(const at::Tensor& hidden, const RotaryAngles* angles, const ForwardContext& context,
                      std::size_t layer) const;
 };

@@ -18,13 +18,19 @@ struct KeyValueCache {
   std::int64_t length = 0;  ///< tokens held; advanced by the caller after a forward pass
 };
 
+/// A run of neighbouring tokens of a whole sequence.
+struct TokenRange {
+  std::int64_t first = 0, count = 0;
+};
+
 struct ForwardContext {
-  at::Tensor positions;       ///< int64 [tokens], or [batch, tokens] when documents restart their positions
-  at::Tensor attention_mask;  ///< undefined: causal; else bool [batch or 1, 1, tokens, tokens], true where attention is
-                              ///< allowed
-  bool training = false;      ///< dropout on
-  std::uint64_t seed = 0;     ///< of dropout
-  std::int64_t step = 0;      ///< of dropout
+  at::Tensor positions;    ///< int64 [tokens], or [batch, tokens] when documents restart their positions; of this
+                           ///< context-parallel rank's tokens
+  at::Tensor segments;     ///< undefined, or int64 [batch, tokens of the whole sequence]: tokens see those of their own
+                           ///< number only (packed documents)
+  bool training = false;   ///< dropout on
+  std::uint64_t seed = 0;  ///< of dropout
+  std::int64_t step = 0;   ///< of dropout
   std::int64_t first_sample = 0;  ///< place of this microbatch's first sample in the global batch (dropout)
   KeyValueCache* cache = nullptr;
 };
@@ -35,6 +41,15 @@ struct ForwardContext {
 /// over all ranks and where this rank's part starts. Returns input itself when there is nothing to drop.
 at::Tensor dropout(const at::Tensor& input, double probability, std::string_view name, const ForwardContext& context,
                    std::vector<std::int64_t> global_shape, std::vector<std::int64_t> offset);
+
+/// dropout() of tokens [batch, tokens, width] that are those of `ranges`, in order, of a sequence of `num_tokens`.
+at::Tensor dropout(const at::Tensor& input, double probability, std::string_view name, const ForwardContext& context,
+                   std::int64_t num_tokens, const std::vector<TokenRange>& ranges);
+
+/// The factors that dropout() applies, 0 or 1 / (1 - probability): [shape] of `like`'s type; like: [batch, …].
+at::Tensor dropout_mask(const at::Tensor& like, double probability, std::string_view name,
+                        const ForwardContext& context, std::vector<std::int64_t> global_shape,
+                        std::vector<std::int64_t> offset);
 
 /// dropout() of a tensor whose axes after the batch are whole on this rank.
 at::Tensor dropout(const at::Tensor& input, double probability, std::string_view name, const ForwardContext& context);

@@ -92,7 +92,7 @@ at::Tensor Embedding::forward(const at::Tensor& tokens, const ForwardContext& co
     const std::int64_t count = hidden.size(1), first = parallel.splits_tokens() ? parallel.rank() * count : 0;
     hidden = hidden + embed(context.positions.narrow(-1, first, count), *positions);
   }
-  return dropout_of_tokens(hidden, dropout, "embedding.dropout", context, parallel);
+  return dropout_of_tokens(hidden, dropout, "embedding.dropout", context, parallel, context_parallel);
 }
 
 }  // namespace pharos::nn

@@ -24,6 +24,7 @@ struct Embedding {
   std::optional<tensor::Parameter> positions;  ///< [max positions, hidden]
   double dropout = 0;
   TensorParallel parallel;
+  ContextParallel context_parallel = {};
 
   /// tokens: int64 [batch, tokens] -> [batch, tokens, hidden], under sequence parallelism this rank's tokens.
   at::Tensor forward(const at::Tensor& tokens, const ForwardContext& context) const;

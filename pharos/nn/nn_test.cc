@@ -236,11 +236,11 @@ AttentionOptions attention(std::int64_t heads, std::int64_t kv_heads, std::int64
   return options;
 }
 
-// Fused == softmax(q kᵀ / sqrt(d) + mask) v written out, for grouped heads, windows, masks and unequal lengths.
+// Fused == softmax(q kᵀ / sqrt(d) + mask) v written out, for grouped heads, windows, segments and unequal lengths.
 TEST_F(NnTest, AttentionEqualsItsEquation) {
   struct Case {
     std::int64_t heads, kv_heads, tokens, keys, window;
-    bool masked;
+    bool packed;
   };
   const Case cases[] = {{4, 4, 9, 9, 0, false}, {4, 2, 9, 9, 0, false}, {4, 1, 9, 9, 3, false}, {4, 2, 9, 9, 0, true},
                         {4, 2, 1, 9, 0, false}, {4, 2, 3, 9, 0, false}, {4, 2, 1, 9, 4, false}, {2, 2, 1, 1, 0, false}};
@@ -252,10 +252,10 @@ TEST_F(NnTest, AttentionEqualsItsEquation) {
     at::Tensor allowed = at::ones({c.tokens, c.keys}, at::kBool).tril(c.keys - c.tokens);
     if (c.window > 0)
       allowed = allowed.logical_and(at::ones({c.tokens, c.keys}, at::kBool).triu(c.keys - c.tokens - c.window + 1));
-    if (c.masked) {
-      context.attention_mask = at::ones({2, 1, c.tokens, c.keys}, at::kBool);
-      context.attention_mask.narrow(2, 4, 5).narrow(3, 0, 4).fill_(false);
-      allowed = allowed.logical_and(context.attention_mask);
+    if (c.packed) {
+      context.segments = at::zeros({2, c.tokens}, at::kLong);
+      context.segments.narrow(1, 4, 5).fill_(1);
+      allowed = at::block_diag({at::ones({4, 4}), at::ones({5, 5})}).to(at::kBool).logical_and(allowed);
     }
     const at::Tensor q = leaf_of(query.to(at::kDouble)), k = leaf_of(key.to(at::kDouble)),
                      v = leaf_of(value.to(at::kDouble));

@@ -135,7 +135,7 @@ StepResult Optimizer::step(double learning_rate, double weight_decay, const Grad
   const at::NoGradGuard no_grad;
   const double scale = loss_scale();
   StepResult result;
-  const double scaled_norm = std::sqrt(totals.sum_of_squares) * totals.factor;
+  const double scaled_norm = std::sqrt(totals.sum_of_squares);
   result.grad_norm = scaled_norm / scale;
   const bool finite = std::isfinite(scaled_norm);
   options_.loss_scaler.update(!finite);

@@ -42,7 +42,7 @@ struct StepResult {
 struct GradientTotals {
   double sum_of_squares = 0;
   std::optional<std::int64_t> num_zeros;
-  double factor = 1;  ///< the gradients are this times those in the buffers
+  double factor = 1;  ///< the gradients are this times those in the buffers; contained in sum_of_squares
 };
 
 /// One slot per parameter of `gradients`, of its shape; data are the values.

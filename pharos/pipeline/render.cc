@@ -147,7 +147,7 @@ class Picture {
     for (const LegendEntry& entry : gap_legend_) {
       add("<rect x=\"{:.1f}\" y=\"30\" width=\"12\" height=\"12\" fill=\"{}\"/>", x, entry.fill);
       add("<text x=\"{:.1f}\" y=\"40\" fill=\"#222222\">{}</text>\n", x + 17, escape(entry.text));
-      x += 32 + 6 * static_cast<double>(entry.text.size());
+      x += 26 + 5.5 * static_cast<double>(entry.text.size());
     }
     if (num_shades == 2) {
       add("<text x=\"{:.1f}\" y=\"40\" fill=\"#555555\">light: even chunks, dark: odd chunks</text>\n", x);

@@ -26,7 +26,11 @@ double norm_statistics(const ModelConfig& model, double rows) {
   return rows * kFloatBytes * (model.normalization == config::Normalization::kRmsNorm ? 1 : 2);
 }
 
-double score_elements(const LayerShape& shape) { return shape.batch * shape.heads * shape.length * shape.length; }
+/// Of the scores that exist at a time: with several context ranks those of a quarter of a rank's queries and keys.
+double score_elements(const LayerShape& shape) {
+  const double length = shape.context > 1 ? shape.length / 2 : shape.length;
+  return shape.batch * shape.heads * length * length;
+}
 
 /// Bytes of the probabilities and masks that attention without a fused kernel keeps.
 double kept_probabilities(const ModelConfig& model, const LayerShape& shape) {
@@ -45,6 +49,10 @@ double kept_query_key_value(const ModelConfig& model, const LayerShape& shape, b
   const bool repeats = shape.kv_heads < shape.heads && !recomputes_core_attention(model);
   const double fused_projection = query + 2 * kv;  // values (and without rotation all three) are views of it
   const double key_value = repeats ? 2 * query : 0;
+  if (shape.context > 1 && !recomputes_core_attention(model)) {
+    // Keys and values are kept as the block that is exchanged; unrotated queries are a view of the projection.
+    return (is_rotary(model) ? query : fused_projection) + 2 * kv;
+  }
   if (recomputes_core_attention(model) || fused) {
     const double rotated = is_rotary(model) ? query + (repeats ? 0 : kv) : 0;
     return rotated + key_value + (repeats && is_rotary(model) ? 0 : fused_projection);
@@ -65,6 +73,8 @@ double kept_by_attention(const ModelConfig& model, const LayerShape& shape, std:
   bytes += tokens * kept_query_key_value(model, shape, fused) * size;
   bytes += tokens * shape.query_width() * size;  // input of the output projection
   if (recomputes) return bytes;
+  // What the output projection keeps is the core's result itself; with it goes the log of the softmax's sums.
+  if (shape.context > 1) return bytes + tokens * shape.heads * kFloatBytes;
   if (!fused) return bytes + kept_probabilities(model, shape);
   bytes += tokens * shape.heads * kFloatBytes;  // log of the softmax's sums
   // The kernel lays its result out like the queries. Rotated ones are ordered by head, so that the output projection
@@ -137,6 +147,7 @@ LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size) 
   shape.inner = real(config::ffn_hidden_size_or_default(model)) / tensor;
   shape.element_bytes = config::compute_dtype(model) == config::DType::kFloat32 ? 4 : 2;
   shape.parts = model.sequence_parallel ? tensor : 1;
+  shape.context = real(model.context_parallel_size);
   return shape;
 }
 
@@ -164,12 +175,17 @@ double attention_backward_bytes(const ModelConfig& model, const LayerShape& shap
   const double query = shape.query_width(), kv = shape.kv_width(), token_bytes = shape.tokens() * shape.element_bytes;
   const double key_value = shape.kv_heads < shape.heads ? 2 * query : 2 * kv;
   double core = token_bytes * (query + query + key_value);
+  if (shape.context > 1) {
+    // fp32 gradients of queries and of four blocks (own, at work, coming and going), and two blocks.
+    core = token_bytes * (query + 4 * kv) + shape.tokens() * kFloatBytes * (query + 8 * kv);
+  }
   if (!is_fused(model)) {  // gradients of probabilities and scores
     const double score_bytes = model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes;
     core += score_elements(shape) * (score_bytes + shape.element_bytes);
     if (model.attention_dropout > 0) core += score_elements(shape) * shape.element_bytes;  // the mask, drawn again
   }
-  if (recomputes_core_attention(model) && !is_fused(model)) core += kept_probabilities(model, shape);
+  if (recomputes_core_attention(model) && !is_fused(model) && shape.context == 1)
+    core += kept_probabilities(model, shape);
   const double row = row_backward_bytes(shape, token_bytes * query);
   // The gradient of q|k|v; what the core and the output projection kept of it is freed.
   const double freed = query + kept_query_key_value(model, shape, is_fused(model));
@@ -183,7 +199,11 @@ double layer_forward_bytes(const ModelConfig& model, const LayerShape& shape) {
   const double streams = 2 * stream_bytes(shape) + (shape.parts > 1 ? whole_stream_bytes(shape) : 0);
   const double mlp = inner * shape.tokens() * shape.inner * shape.element_bytes;
   const double scores = is_fused(model) ? 0 : 2 * score_elements(shape) * kFloatBytes;
-  const double attention = shape.tokens() * (2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
+  double attention = shape.tokens() * (2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
+  if (shape.context > 1) {  // the sum over blocks and a half-block's result in fp32, two blocks of keys and values
+    attention +=
+        shape.tokens() * (1.5 * shape.query_width() * kFloatBytes + 4 * shape.kv_width() * shape.element_bytes);
+  }
   return streams + std::max(mlp, attention + scores);
 }
 

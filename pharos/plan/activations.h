@@ -19,6 +19,7 @@ struct LayerShape {
   double inner = 0;          ///< width of the MLP
   double element_bytes = 4;  ///< of the compute type
   double parts = 1;          ///< ranks that divide the tokens of the residual stream (sequence parallelism)
+  double context = 1;        ///< ranks that divide a sequence; each keeps its own part of everything
   double tokens() const { return batch * length; }
   double stream_tokens() const { return tokens() / parts; }  ///< outside of attention and MLP
   double query_width() const { return heads * head_width; }

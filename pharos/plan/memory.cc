@@ -125,6 +125,20 @@ Moment peak_by_formula(const RunConfig& config, const comm::Mesh& mesh) {
           scale * model::estimate_memory(config.model, estimate_setup(config, mesh)).activations.total_bytes, 0, 0};
 }
 
+/// Tensors between this rank and others: one being sent, and for the next forward and the next backward those that come
+/// in while an action computes (the executor posts receives early).
+double boundary_tensors(const std::vector<ModelChunk>& chunks, std::int64_t rank) {
+  bool receives_activations = false, receives_gradients = false;
+  for (std::size_t i = 1; i < chunks.size(); ++i) {
+    const std::int64_t before = chunks[i - 1].pipeline_rank, behind = chunks[i].pipeline_rank;
+    if (before == behind) continue;
+    receives_activations = receives_activations || behind == rank;
+    receives_gradients = receives_gradients || before == rank;
+  }
+  return (receives_activations || receives_gradients ? 1 : 0) + (receives_activations ? 1 : 0) +
+         (receives_gradients ? 1 : 0);
+}
+
 double num_moments(const RunConfig& config) {
   return config.optimizer.optimizer == config::OptimizerKind::kAdam ? 2 : 1;
 }
@@ -173,8 +187,6 @@ std::vector<MemoryPart> parts_of(const RunConfig& config, const comm::Mesh& mesh
   const auto buffer = static_cast<double>(held.buffer_elements), unit = unit_elements(config, held);
   const double state = sharding.divides_state() ? buffer / shards : buffer;
   double weights = static_cast<double>(held.elements), gradients = buffer;
-  // A gradient being received and a tensor being sent; a received input is what the first layer keeps.
-  const double boundary = config.model.pipeline_model_parallel_size > 1 ? 2 * boundary_bytes(config) : 0;
   // With one rank there is nothing to divide, and the buffers are whole.
   if (sharding.divides_gradients() && sharding.ranks > 1)
     gradients = buffer / shards + std::min(buffer, (config.ddp.overlap_grad_reduce ? 2 : 1) * unit);
@@ -189,7 +201,7 @@ std::vector<MemoryPart> parts_of(const RunConfig& config, const comm::Mesh& mesh
           {"logits", "logits and loss", moment.logits},
           {"transient", "gradients on their way, temporaries", moment.transient},
           {"communication", "communication buffers",
-           moment.communication + boundary + (cuda || mesh.world_size() == 1 ? 0 : kTransportBytes)},
+           moment.communication + (cuda || mesh.world_size() == 1 ? 0 : kTransportBytes)},
           {"data", "data index and mapped pages", cuda ? 0 : data_bytes}};
 }
 
@@ -222,6 +234,7 @@ MemoryPlan plan_memory(const RunConfig& config, const comm::Mesh& mesh, const Pa
     if (!config.validation.skip_train) add_reductions(moment, config, sharding_of(config, mesh), held);
     if (!parameters.by_formula && config.validation.eval_iters > 0)
       keep_largest(moment, evaluation_peak(config, mine.back()));
+    if (schedule) moment.communication += boundary_tensors(chunks, rank) * boundary_bytes(config);
     std::vector<MemoryPart> parts = parts_of(config, mesh, held, moment, data_bytes);
     plan.peak_bytes_of_ranks.push_back(sum_of(parts));
     if (plan.parts.empty() || plan.peak_bytes_of_ranks.back() > plan.peak_bytes) {

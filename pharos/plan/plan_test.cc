@@ -161,6 +161,20 @@ TEST(Memory, ActivationsOnTensorParallelRanksByHand) {
   EXPECT_DOUBLE_EQ(sequence.memory.part("transient"), token * (3 * 512 + 256));
 }
 
+// Half of the tokens and of their logits. A layer keeps the residual stream at four places (two normalised), queries,
+// keys and values, the output of attention, once, and a number for each query and head; the MLP as ever.
+TEST(Memory, ActivationsOnContextParallelRanksByHand) {
+  const double token = 1024.0 * 4;
+  const Plan plan = plan_of({"model.context_parallel_size=2"}, 2);
+  EXPECT_EQ(plan.memory.phase, "loss");
+  EXPECT_DOUBLE_EQ(plan.memory.part("activations"),
+                   token * (6 * (4 * 512 + 2 + 3 * 512 + 512 + 8 + 3 * 1376) + 2 * 512 + 1));
+  EXPECT_DOUBLE_EQ(plan.memory.part("logits"), token * 8192);
+  // Of grouped queries the few keys and values are kept, also where one rank keeps them once for each query head.
+  EXPECT_DOUBLE_EQ(plan_of({"model.context_parallel_size=2", "model.num_query_groups=2"}, 2).memory.part("activations"),
+                   token * (6 * (4 * 512 + 2 + 512 + 2 * 128 + 512 + 8 + 3 * 1376) + 2 * 512 + 1));
+}
+
 TEST(Memory, RecomputationKeepsLess) {
   const auto activations = [](std::vector<std::string> overrides) {
     const Plan plan = plan_of(std::move(overrides));
@@ -287,6 +301,20 @@ TEST(Communication, OfTensorParallelByHand) {
   overrides = {"model.tensor_model_parallel_size=2", "train.global_batch_size=16", "model.recompute_granularity=full",
                "model.recompute_method=block", "model.recompute_num_layers=2"};
   EXPECT_DOUBLE_EQ(bytes_of(plan_of(overrides, 2), "layers", "all_reduce"), 2 * (6 * 4 + 2 * 2) * stream);
+}
+
+// 2 ranks, one microbatch of 2048 tokens, 6 layers: keys and values in both passes, their gradients in fp32.
+TEST(Communication, OfContextParallelByHand) {
+  const double keys_and_values = 2 * 2048 * 512;
+  std::vector<std::string> overrides{"model.context_parallel_size=2"};
+  const Plan plan = plan_of(overrides, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(plan, "keys and values", "all_gather"), 2 * 6 * 4 * keys_and_values / 2);
+  EXPECT_DOUBLE_EQ(bytes_of(plan, "gradients of keys and values", "reduce_scatter"), 6 * 4 * keys_and_values / 2);
+  overrides.insert(overrides.end(),
+                   {"model.bf16=true", "optimizer.bf16=true", "model.recompute_granularity=selective"});
+  const Plan narrow = plan_of(overrides, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(narrow, "keys and values", "all_gather"), 3 * 6 * 2 * keys_and_values / 2);
+  EXPECT_DOUBLE_EQ(bytes_of(narrow, "gradients of keys and values", "reduce_scatter"), 6 * 4 * keys_and_values / 2);
 }
 
 TEST(Stages, EvenUnevenAndByLayout) {

@@ -68,12 +68,6 @@ at::Tensor to_tensor(const std::vector<T>& values, at::IntArrayRef shape, at::Sc
   return at::from_blob(const_cast<T*>(values.data()), shape, type).clone().to(device);
 }
 
-/// True where a token may look: causal, and within its own document. segments: int64 [batch, tokens].
-at::Tensor document_mask(const at::Tensor& segments) {
-  const at::Tensor same = segments.unsqueeze(2) == segments.unsqueeze(1);
-  return same.tril().unsqueeze(1);
-}
-
 }  // namespace
 
 struct DataFeed::State {
@@ -125,8 +119,8 @@ Microbatch DataFeed::microbatch(DataSplit split, std::int64_t consumed_samples, 
   batch.positions = state_->reset_positions
                         ? to_tensor(read.position_ids, shape, at::kLong, device)
                         : at::arange(read.seq_length, at::TensorOptions().dtype(at::kLong).device(device));
-  if (state_->reset_attention)
-    batch.attention_mask = document_mask(to_tensor(read.segment_ids, shape, at::kLong, device));
+  batch.num_loss_tokens = batch.loss_mask.sum();
+  if (state_->reset_attention) batch.segments = to_tensor(read.segment_ids, shape, at::kLong, device);
   const std::int64_t rows = source.sampler().options().micro_batch_size;
   batch.first_sample = (index * state_->data_size + state_->data_rank) * rows;
   return batch;

@@ -4,6 +4,14 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#ifdef PHAROS_BROKEN_STAGE
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#endif
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -12,9 +20,11 @@
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
 #include "pharos/lens/span.h"
+#include "pharos/model/stages.h"
 #include "pharos/nn/linear.h"
 #include "pharos/pipeline/run_schedule.h"
 #include "pharos/tensor/host_allocator.h"
+#include "pharos/train/context_slice.h"
 
 namespace pharos::train {
 namespace {
@@ -23,21 +33,36 @@ using pipeline::Tensors;
 using pipeline::TensorSpec;
 
 struct MicrobatchLoss {
-  at::Tensor sum;     ///< scalar, part of the autograd graph while training
-  at::Tensor tokens;  ///< scalar
+  at::Tensor sum;       ///< scalar, part of the autograd graph while training
+  at::Tensor tokens;    ///< scalar
+  at::Tensor of_whole;  ///< the same, over all context-parallel ranks
 };
 
 MicrobatchLoss masked_loss(const model::Transformer& chunk, const at::Tensor& hidden, const Microbatch& batch) {
   const at::Tensor losses = chunk.token_losses(hidden, batch.labels);
-  return {(losses * batch.loss_mask).sum(), batch.loss_mask.sum()};
+  return {(losses * batch.loss_mask).sum(), batch.loss_mask.sum(), batch.num_loss_tokens};
 }
+
+#ifdef PHAROS_BROKEN_STAGE
+/// A program of the tests fails in mid-pipeline: PHAROS_BREAK = throw|stop|kill,FIRST_LAYER,MICROBATCH,STEP.
+void break_down(std::int64_t first_layer, int microbatch, std::int64_t step) {
+  const char* text = std::getenv("PHAROS_BREAK");
+  if (text == nullptr) return;
+  char kind[8];
+  long long layer = 0, at_microbatch = 0, at_step = 0;
+  if (std::sscanf(text, "%7[^,],%lld,%lld,%lld", kind, &layer, &at_microbatch, &at_step) != 4) std::abort();
+  if (first_layer != layer || microbatch != at_microbatch || step != at_step) return;
+  if (std::string_view(kind) == "throw") throw std::runtime_error("made to fail");
+  ::raise(std::string_view(kind) == "stop" ? SIGSTOP : SIGKILL);
+}
+#endif
 
 /// What training and evaluation have in common: chunks, and the hidden states between them.
 class Chunks : public pipeline::StageRunner {
  public:
   Chunks(const std::vector<model::Transformer*>& chunks, const config::RunConfig& config, std::int64_t rows,
-         const MicrobatchProvider& microbatch)
-      : chunks_(chunks), config_(config), microbatch_(microbatch) {
+         const MicrobatchProvider& microbatch, const Parallel& parallel)
+      : chunks_(chunks), config_(config), parallel_(parallel), microbatch_(microbatch) {
     const config::ModelConfig& model = config.model;
     std::int64_t tokens = model.seq_length / model.context_parallel_size;
     if (model.sequence_parallel) tokens /= model.tensor_model_parallel_size;
@@ -53,7 +78,7 @@ class Chunks : public pipeline::StageRunner {
   Microbatch read(int microbatch) {
     PHAROS_SPAN(span, lens::Group::kDataLoading, "megatron.dataloader.wait");
     const std::int64_t start = base::monotonic_ns();
-    Microbatch batch = microbatch_(microbatch);
+    Microbatch batch = slice_context(microbatch_(microbatch), parallel_.context.rank(), parallel_.context.size());
     data_wait_ns_ += base::monotonic_ns() - start;
     return batch;
   }
@@ -61,7 +86,7 @@ class Chunks : public pipeline::StageRunner {
   static nn::ForwardContext context_of(const Microbatch& batch) {
     nn::ForwardContext context;
     context.positions = batch.positions;
-    context.attention_mask = batch.attention_mask;
+    context.segments = batch.segments;
     context.first_sample = batch.first_sample;
     return context;
   }
@@ -71,6 +96,7 @@ class Chunks : public pipeline::StageRunner {
 
   const std::vector<model::Transformer*>& chunks_;
   const config::RunConfig& config_;
+  const Parallel& parallel_;
   LossSums sums_;
 
  private:
@@ -83,14 +109,17 @@ class TrainingChunks : public Chunks {
  public:
   /// splits_backward: the schedule runs weight gradients on their own.
   TrainingChunks(const std::vector<model::Transformer*>& chunks, const config::RunConfig& config,
-                 const StepInput& input, bool splits_backward, at::Device device)
-      : Chunks(chunks, config, *config.train.micro_batch_size, input.microbatch),
+                 const StepInput& input, bool splits_backward, const Parallel& parallel)
+      : Chunks(chunks, config, *config.train.micro_batch_size, input.microbatch, parallel),
         input_(input),
         splits_backward_(splits_backward),
-        device_(device),
-        bytes_before_(tensor::allocated_bytes(device)) {}
+        device_(parallel.world.device()),
+        bytes_before_(tensor::allocated_bytes(device_)) {}
 
   Tensors forward(int microbatch, int index, Tensors inputs) override {
+#ifdef PHAROS_BROKEN_STAGE
+    break_down(chunk(index).stage().first_layer, microbatch, input_.step + 1);
+#endif
     const Microbatch batch = read(microbatch);
     nn::ForwardContext context = context_of(batch);
     context.training = true;
@@ -148,11 +177,13 @@ class TrainingChunks : public Chunks {
 
   /// d(scaled loss of the step) / d(sum of this microbatch); counts the microbatch.
   at::Tensor loss_gradient(const MicrobatchLoss& loss) {
-    const double tokens = loss.tokens.item<double>();
     double scale = input_.loss_scale;
-    if (!config_.model.calculate_per_token_loss) scale /= std::max(1.0, tokens) * input_.num_microbatches;
+    if (!config_.model.calculate_per_token_loss) {
+      scale *= static_cast<double>(parallel_.context.size());  // see slice_context()
+      scale /= std::max(1.0, loss.of_whole.item<double>()) * input_.num_microbatches;
+    }
     sums_.loss += loss.sum.item<double>();
-    sums_.tokens += tokens;
+    sums_.tokens += loss.tokens.item<double>();
     return at::full_like(loss.sum, scale);
   }
 
@@ -169,8 +200,8 @@ class TrainingChunks : public Chunks {
 class EvaluationChunks : public Chunks {
  public:
   EvaluationChunks(const std::vector<model::Transformer*>& chunks, const config::RunConfig& config,
-                   const MicrobatchProvider& microbatch)
-      : Chunks(chunks, config, config::eval_micro_batch_size_or_default(config), microbatch) {}
+                   const MicrobatchProvider& microbatch, const Parallel& parallel)
+      : Chunks(chunks, config, config::eval_micro_batch_size_or_default(config), microbatch, parallel) {}
 
   Tensors forward(int microbatch, int index, Tensors inputs) override {
     const Microbatch batch = read(microbatch);
@@ -206,7 +237,7 @@ pipeline::Executor& ForwardBackward::executor(int num_microbatches, bool trains)
 LossSums ForwardBackward::train(const StepInput& input, StepTimes& times) {
   pipeline::Executor& passes = executor(input.num_microbatches, true);
   const bool splits_backward = pipeline::last_phase(passes.schedule()) == pipeline::Phase::kWeight;
-  TrainingChunks chunks(chunks_, config_, input, splits_backward, parallel_.world.device());
+  TrainingChunks chunks(chunks_, config_, input, splits_backward, parallel_);
   times.pipeline = passes.run(chunks, input.step + 1);
   times.pipeline.peak_activation_bytes = chunks.peak_activation_bytes();
   times.data_wait_ns = chunks.data_wait_ns();
@@ -215,7 +246,7 @@ LossSums ForwardBackward::train(const StepInput& input, StepTimes& times) {
 
 LossSums ForwardBackward::evaluate(int num_microbatches, const MicrobatchProvider& microbatch) {
   const at::NoGradGuard no_grad;
-  EvaluationChunks chunks(chunks_, config_, microbatch);
+  EvaluationChunks chunks(chunks_, config_, microbatch, parallel_);
   executor(num_microbatches, false).run(chunks, 0);
   return chunks.sums();
 }

@@ -12,7 +12,8 @@ struct Microbatch {
   at::Tensor labels;              ///< int64 [batch, tokens]
   at::Tensor loss_mask;           ///< float32 [batch, tokens]
   at::Tensor positions;           ///< int64 [tokens], or [batch, tokens] when documents restart their positions
-  at::Tensor attention_mask;      ///< undefined, or bool [batch, 1, tokens, tokens], true where attention is allowed
+  at::Tensor segments;            ///< undefined, or int64 [batch, tokens of the whole sequence]: number of the document
+  at::Tensor num_loss_tokens;     ///< float32 scalar: sum of loss_mask over the whole sequences
   std::int64_t first_sample = 0;  ///< place of the first sample in the global batch
 };
 

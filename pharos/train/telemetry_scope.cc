@@ -122,6 +122,7 @@ TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const Tra
   input.handles_signals = true;
   const lens::SetupResult result = lens::setup_telemetry(settings, input, environment);
   warnings_ = result.warnings;
+  run_id_ = result.run_id;
 }
 
 TelemetryScope::~TelemetryScope() {

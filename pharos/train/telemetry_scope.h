@@ -21,6 +21,8 @@ class TelemetryScope {
   TelemetryScope(const TelemetryScope&) = delete;
   TelemetryScope& operator=(const TelemetryScope&) = delete;
 
+  /// The same on all ranks.
+  const std::string& run_id() const { return run_id_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   /// The run was refused before its first step: its ring must not push the last run's aside.
@@ -28,6 +30,7 @@ class TelemetryScope {
 
  private:
   std::vector<std::string> warnings_;
+  std::string run_id_;
 };
 
 }  // namespace pharos::train

@@ -146,7 +146,8 @@ base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolv
     if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
     startup.finish_phase("kernels");
     std::optional<comm::Watchdog> watchdog = watch_over(dist, folder, world);
-    Trainer trainer(resolved, folder, options, parallel, watchdog ? &*watchdog : nullptr, console, startup);
+    Trainer trainer(resolved, folder, options, parallel, watchdog ? &*watchdog : nullptr, console, startup,
+                    telemetry->run_id());
     together(world, "set-up", [&] { trainer.set_up(); });
     // Written only now: a folder whose set-up failed holds no run and can be used again.
     if (parallel.is_first()) write_configuration(resolved, folder);

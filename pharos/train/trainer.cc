@@ -12,6 +12,7 @@
 #include "pharos/config/derived.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
+#include "pharos/lens/context/propagation.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
 #include "pharos/model/stages.h"
@@ -22,7 +23,8 @@ namespace pharos::train {
 using lens::Group;
 
 Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-                 const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup)
+                 const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup,
+                 std::string run_id)
     : resolved_(resolved),
       config_(resolved.config),
       folder_(folder),
@@ -34,7 +36,8 @@ Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder
       batches_(optim::batch_schedule_options(resolved.config, parallel.data.size())),
       train_iters_(config::total_train_iterations(resolved.config, parallel.data.size())),
       progress_(save_folder() / "progress.txt", resolved.config.logger.log_progress && parallel.is_first(),
-                parallel.world.size()) {}
+                parallel.world.size()),
+      run_id_(std::move(run_id)) {}
 
 at::Device Trainer::device() const { return parallel_.world.device(); }
 
@@ -59,6 +62,9 @@ void Trainer::set_up() {
     load_checkpoint();
   }
   startup_.finish_phase("model");
+  together(parallel_.world, "file of the pipeline", [this] {
+    if (is_pipelined()) measured_ = std::make_unique<pipeline::MeasuredFile>(folder_.path(), parallel_.rank);
+  });
   metrics_ = parallel_.is_first() ? std::make_unique<MetricsLog>(folder_.metrics(), state_.step)
                                   : std::make_unique<MetricsLog>();
   reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_),
@@ -110,10 +116,11 @@ void Trainer::build_model() {
 }
 
 void Trainer::declare_chunks() {
+  pipeline::check_microbatch_counts(config_, parallel_.data.size());
   const std::vector<model::Stage> stages = model::stages_of(config_.model);
   tensor::Parameter* words = nullptr;
-  for (const int index :
-       pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
+  const auto stages_of_ranks = pipeline::stages_of_ranks(config_.model);
+  for (const int index : stages_of_ranks.at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
     model::Stage stage = stages.at(static_cast<std::size_t>(index));
     if (!stage.embedding) stage.tied_words = words;
     chunks_.push_back(std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank,
@@ -152,8 +159,17 @@ void Trainer::initialize_weights() {
                            .where = resolved_.describe("checkpoint.pretrained_checkpoint"),
                            .fix = "Give a folder of checkpoints, one checkpoint, or a Hugging Face folder."});
   }
-  checkpoint::load(checkpoint::weights_of(parameters_), found->folder, {}, parallel_.mesh, parallel_.rank);
+  checkpoint::load(checkpoint::weights_of(parameters_), found->folder, load_options(), parallel_.mesh, parallel_.rank);
   console_.line("initial weights from " + found->folder.string());
+}
+
+checkpoint::LoadOptions Trainer::load_options() const {
+  checkpoint::LoadOptions options;
+  if (!is_pipelined()) return options;
+  // Declared, not allocated: what the stages of all ranks hold.
+  model::Transformer whole(config_.model, model::whole_model(config_.model), parallel_.mesh, parallel_.rank);
+  options.model_pieces = checkpoint::piece_names(whole.parameters());
+  return options;
 }
 
 checkpoint::Contents Trainer::contents() {
@@ -213,7 +229,7 @@ void Trainer::load_checkpoint() {
   const bool with_state = !checkpoint::state_kinds(wanted).empty();
   checkpoint::LoadResult result;
   together(parallel_.world, "loading",
-           [&] { result = checkpoint::load(wanted, found->folder, {}, parallel_.mesh, parallel_.rank); });
+           [&] { result = checkpoint::load(wanted, found->folder, load_options(), parallel_.mesh, parallel_.rank); });
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {
@@ -261,6 +277,8 @@ StepRecord Trainer::run_iteration() {
   {
     PHAROS_SPAN(forward_backward_span, Group::kForwardBackward, "megatron.train.iteration.forward_backward",
                 {"num_microbatches", std::int64_t{record.num_microbatches}});
+    // The context that all ranks of the pipeline agree on without talking: what joins their traces.
+    if (is_pipelined()) forward_backward_span.add_link(lens::derive_trace_context(run_id_, state_.step));
     optimizer_->begin_step(record.num_microbatches);
     StepInput input{.step = state_.step,
                     .num_microbatches = record.num_microbatches,
@@ -277,6 +295,7 @@ StepRecord Trainer::run_iteration() {
   }
   record.loss = sums.mean();
   record.data_wait_ns = times.data_wait_ns;
+  keep_measured(std::move(times.pipeline));
   const std::int64_t optimizer_start = base::monotonic_ns();
   record.forward_backward_ns = optimizer_start - start;
   check_loss(record.loss, state_.step + 1);

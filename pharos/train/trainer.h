@@ -15,6 +15,7 @@
 #include "pharos/optim/parallel/data_parallel.h"
 #include "pharos/optim/schedule/batch_schedule.h"
 #include "pharos/optim/schedule/lr_schedule.h"
+#include "pharos/pipeline/report/measured_file.h"
 #include "pharos/train/data_feed.h"
 #include "pharos/train/exit_policy.h"
 #include "pharos/train/forward_backward.h"
@@ -29,9 +30,10 @@ namespace pharos::train {
 class Trainer {
  public:
   /// Every argument outlives the trainer. Every rank makes one and calls the same functions in the same order.
-  /// `watchdog`: null on one rank.
+  /// `watchdog`: null on one rank. `run_id`: the same on all ranks.
   Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
-          const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup);
+          const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup,
+          std::string run_id);
 
   /// Data, model, optimizer, checkpoint: everything before the first step. A fault of one rank is one of all.
   void set_up();
@@ -75,7 +77,13 @@ class Trainer {
   bool saving_enabled() const;
   bool is_skipped_by_request(std::int64_t iteration) const;
   base::ExitCode leave(const ExitDecision& decision);
+  bool is_pipelined() const { return parallel_.pipeline.size() > 1; }
+  /// Keeps what the pipeline measured in the step that was just completed, in every train step that is logged.
+  void keep_measured(pipeline::MeasuredStep measured);
+  /// After the last step: the bubble explained, in the run folder and the log.
+  void report_pipeline();
   checkpoint::Contents contents();
+  checkpoint::LoadOptions load_options() const;
   at::Device device() const;
   std::filesystem::path save_folder() const;
 
@@ -96,12 +104,14 @@ class Trainer {
   std::unique_ptr<ForwardBackward> passes_;
   std::unique_ptr<optim::DataParallel> optimizer_;
   std::unique_ptr<optim::LrSchedule> schedule_;
+  std::unique_ptr<pipeline::MeasuredFile> measured_;  ///< null without a pipeline
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Reporter> reporter_;
   ProgressFile progress_;
   double job_flops_ = 0;
   std::int64_t loop_start_ns_ = 0;
   checkpoint::TrainState state_;
+  std::string run_id_;
   lens::ManagedSpan startup_span_;
   std::optional<std::filesystem::path> loaded_from_;
   std::int64_t last_saved_step_ = -1;

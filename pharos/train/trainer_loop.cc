@@ -12,6 +12,8 @@
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
+#include "pharos/model/stages.h"
+#include "pharos/pipeline/report/report.h"
 #include "pharos/train/forward_backward.h"
 #include "pharos/train/trainer.h"
 
@@ -80,6 +82,7 @@ base::ExitCode Trainer::run() {
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   intervals.finish();
   if (!validation.skip_train && saving_enabled() && last_saved_step_ != state_.step) save();
+  report_pipeline();
   evaluate_at_end();
   comm::report_progress("leaving", state_.step);
   return base::ExitCode::kDone;
@@ -225,9 +228,37 @@ std::int64_t Trainer::write_checkpoint() {
   return static_cast<std::int64_t>(result.size_bytes);
 }
 
+void Trainer::keep_measured(pipeline::MeasuredStep measured) {
+  if (measured_ == nullptr || measured.step % config_.logger.log_interval != 0) return;
+  measured.global_rank = parallel_.rank;
+  measured.replica = parallel_.pipeline.ranks().front();
+  try {
+    measured_->append(measured);
+  } catch (const base::UserError& error) {  // a full disk is no reason to end the run
+    console_.line("warning: the pipeline's times of step " + std::to_string(measured.step) +
+                  " are lost: " + error.parts().what);
+  }
+}
+
+void Trainer::report_pipeline() {
+  if (measured_ == nullptr) return;
+  parallel_.all.barrier({"measured steps"});
+  if (!parallel_.is_first()) return;
+  pipeline::ReportOptions options;
+  for (const model::Stage& stage : model::stages_of(config_.model))
+    options.layers.push_back(static_cast<int>(stage.num_layers));
+  try {
+    const std::string summary = pipeline::write_report_files(folder_.path(), options);
+    if (!summary.empty()) console_.line(summary);
+  } catch (const base::UserError& error) {
+    console_.line("warning: there is no report of the pipeline: " + error.parts().what);
+  }
+}
+
 base::ExitCode Trainer::leave(const ExitDecision& decision) {
   if (saving_enabled() && last_saved_step_ != state_.step) save();
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
+  report_pipeline();
   console_.line(decision.message);
   if (saving_enabled()) return base::ExitCode::kInterrupted;
   throw base::TrainingError(fmt::format(

@@ -11,6 +11,14 @@ Contents weights_of(const std::vector<tensor::Parameter*>& parameters) {
   return contents;
 }
 
+std::set<std::string> piece_names(const std::vector<tensor::Parameter*>& parameters) {
+  std::set<std::string> names;
+  for (const tensor::Parameter* parameter : parameters) {
+    for (const tensor::Piece& piece : parameter->pieces) names.insert(piece.name);
+  }
+  return names;
+}
+
 void drop_state(Contents& contents) {
   std::erase_if(contents, [](const Held& held) { return !held.kind.empty(); });
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ using Contents = std::vector<Held>;
 
 /// The whole weights of `parameters`, without state.
 Contents weights_of(const std::vector<tensor::Parameter*>& parameters);
+
+/// Names of all their pieces.
+std::set<std::string> piece_names(const std::vector<tensor::Parameter*>& parameters);
 
 /// Leaves the weights.
 void drop_state(Contents& contents);

@@ -38,11 +38,14 @@ struct Layout {
   std::int64_t tensor;
   std::int64_t data;
   Sharding sharding;
-  comm::Mesh mesh() const { return {tensor * data, {.tensor = tensor}}; }
+  std::int64_t pipeline = 1;
+  bool tied = true;
+  comm::Mesh mesh() const { return {tensor * data * pipeline, {.tensor = tensor, .pipeline = pipeline}}; }
 };
 
 std::ostream& operator<<(std::ostream& out, const Layout& layout) {
-  return out << "tp " << layout.tensor << " dp " << layout.data << " sharding " << static_cast<int>(layout.sharding);
+  return out << "tp " << layout.tensor << " dp " << layout.data << " pp " << layout.pipeline << " sharding "
+             << static_cast<int>(layout.sharding);
 }
 
 std::vector<Layout> all_layouts() {
@@ -61,7 +64,7 @@ fs::path save_as(const Layout& layout, const fs::path& folder) {
   const comm::Mesh mesh = layout.mesh();
   test::Agreement agreement(mesh.world_size());
   test::run_ranks(mesh.world_size(), [&](std::int64_t rank) {
-    const OddModel model(mesh, rank, 7, layout.sharding);
+    const OddModel model(mesh, rank, 7, layout.sharding, 12, layout.tied);
     save(model.contents, state_at(5),
          {.save = folder, .all_agree = [&](bool ok) { return agreement(ok); }, .writer = ::getpid()}, mesh, rank);
   });
@@ -92,6 +95,50 @@ TEST(Reshard, EveryLayoutLoadsFromEveryOtherBitwise) {
       }
     }
   }
+}
+
+// Parameters, and states with them, move between pipeline ranks; a tied copy is loaded, but not stored.
+TEST(Reshard, PipelinesLoadFromEveryOtherBitwise) {
+  using enum Sharding;
+  for (const bool tied : {false, true}) {
+    const Layout layouts[] = {{1, 1, kWhole, 1, tied}, {1, 2, kState, 2, tied},
+                              {1, 1, kWhole, 4, tied}, {1, 2, kStateAndWeights, 2, tied},
+                              {2, 1, kWhole, 2, tied}, {2, 2, kStateAndWeights, 4, tied}};
+    for (const Layout& saved : layouts) {
+      const TemporaryFolder folder;
+      const fs::path checkpoint = save_as(saved, folder.path());
+      const VerifyReport report = verify(checkpoint);
+      ASSERT_THAT(report.problems, IsEmpty());
+      EXPECT_EQ(report.num_tensors, 33u);
+      for (const Layout& layout : layouts) {
+        const comm::Mesh mesh = layout.mesh();
+        for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+          const OddModel expected(mesh, rank, 7, layout.sharding, 16, tied);
+          const OddModel other(mesh, rank, 8, layout.sharding, 16, tied);
+          spoil(other.contents);
+          load(other.contents, checkpoint, {.verify_checksums = false}, mesh, rank);
+          ASSERT_TRUE(same(expected.contents, other.contents)) << saved << " -> " << layout << " rank " << rank;
+        }
+      }
+    }
+  }
+}
+
+TEST(Reshard, SurplusIsJudgedWithThePiecesOfAllStages) {
+  const TemporaryFolder folder;
+  const fs::path saved = save_as({1, 1, Sharding::kWhole}, folder.path());
+  const comm::Mesh one(1, {}), mesh(2, {.pipeline = 2});
+  const OddModel whole(one, 0, 7, Sharding::kWhole), stage(mesh, 1, 7, Sharding::kWhole);
+  std::vector<tensor::Parameter*> parameters;
+  for (std::size_t i = 0; i < 8; ++i) parameters.push_back(&whole.parameter(i));
+  LoadOptions options;
+  EXPECT_NO_THROW(load(stage.contents, saved, options, mesh, 1));
+  options.model_pieces = piece_names(parameters);
+  EXPECT_NO_THROW(load(stage.contents, saved, options, mesh, 1));
+  options.model_pieces->erase("q.weight");
+  EXPECT_THAT([&] { load(stage.contents, saved, options, mesh, 1); },
+              ::testing::ThrowsMessage<base::UserError>(
+                  HasSubstr("3 not in the model: exp_avg/q.weight, exp_avg_sq/q.weight, q.weight")));
 }
 
 TEST(Reshard, SeveralPartsInOneFileHaveNamesOfTheirOwn) {

@@ -107,19 +107,19 @@ ParityDifference compare_parity_runs(const ParityRun& reference, const ParityRun
 }
 
 std::string render_parity_table(const std::vector<ParityRow>& rows, const ParityTolerance& tolerance) {
-  std::string text = fmt::format("{:<20} {:>5}  {:>9}  {:>9}  {:>9}  {:>8}  {:>8}  {}\n", "layout", "ranks", "loss",
+  std::string text = fmt::format("{:<26} {:>5}  {:>9}  {:>9}  {:>9}  {:>8}  {:>8}  {}\n", "layout", "ranks", "loss",
                                  "grad norm", "weights", "ms/step", "MiB/rank", "verdict");
   for (const ParityRow& row : rows) {
     if (!has_result(row)) {
-      text += fmt::format("{:<20} {:>5}  {}: {}\n", row.name, row.world_size, verdict_text(row.verdict), row.reason);
+      text += fmt::format("{:<26} {:>5}  {}: {}\n", row.name, row.world_size, verdict_text(row.verdict), row.reason);
       continue;
     }
     const auto& difference = row.difference;
-    text += fmt::format("{:<20} {:>5}  {:>9.1e}  {:>9.1e}  {:>9.1e}  {:>8.1f}  {:>8.0f}  {}\n", row.name,
+    text += fmt::format("{:<26} {:>5}  {:>9.1e}  {:>9.1e}  {:>9.1e}  {:>8.1f}  {:>8.0f}  {}\n", row.name,
                         row.world_size, difference.loss, difference.grad_norm, difference.weights,
                         row.run.median_step_ms, row.run.peak_memory_bytes / 0x1p20, verdict_text(row.verdict));
     if (row.verdict == ParityRow::Verdict::kDifferent) {
-      text += fmt::format("{:<20}        worst tensor: {}\n", "", difference.worst_tensor);
+      text += fmt::format("{:<26}        worst tensor: {}\n", "", difference.worst_tensor);
     }
   }
   text += fmt::format(

@@ -61,6 +61,13 @@ void check_sequence_split(RuleChecker& check) {
   check.require(!hierarchical || check.stored("model.hierarchical_context_parallel_sizes") != "null",
                 {"model.cp_comm_type", "model.hierarchical_context_parallel_sizes"},
                 "model.cp_comm_type = a2a+p2p needs model.hierarchical_context_parallel_sizes.");
+  const bool exchanges_heads =
+      std::any_of(types.begin(), types.end(), [](const std::string& type) { return type.starts_with("a2a"); });
+  check.require(!exchanges_heads || context == 1 || check.purpose() == Purpose::kPlan,
+                {"model.cp_comm_type", "model.context_parallel_size"},
+                check.show("model.cp_comm_type") +
+                    " needs the exchange of heads between context ranks, which this release cannot train with.",
+                "Use p2p or all_gather; `pharos plan` accepts it.");
 }
 
 void check_overlap_of_experts(RuleChecker& check) {

@@ -164,7 +164,7 @@ TEST(Validate, TrainingAndData) {
 TEST(Validate, CapabilitiesOfThisReleaseAreNamed) {
   const std::vector<Case> cases = {
       {{"model.num_moe_experts=8"}, 1, "needs mixture of experts"},
-      {{"model.context_parallel_size=2"}, 2, "needs context parallelism"},
+      {{"model.context_parallel_size=2", "model.cp_comm_type=[a2a]"}, 2, "needs the exchange of heads"},
       {{"model.multi_latent_attention=true"}, 1, "needs multi-latent attention"},
       {{"mixed_precision=bf16_with_mxfp8_mixed"}, 1, "needs fp8"},
       {{"logger.wandb_project=x", "logger.wandb_exp_name=y"}, 1, "needs an experiment tracker"}};

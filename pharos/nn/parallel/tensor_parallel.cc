@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pharos/base/error.h"
+#include "pharos/nn/context_parallel/zigzag.h"
 
 namespace pharos::nn {
 
@@ -54,11 +55,13 @@ at::Tensor reduce_output(const at::Tensor& summand, const TensorParallel& parall
 }
 
 at::Tensor dropout_of_tokens(const at::Tensor& input, double probability, std::string_view name,
-                             const ForwardContext& context, const TensorParallel& parallel) {
-  if (!parallel.splits_tokens()) return dropout(input, probability, name, context);
-  const std::int64_t tokens = input.size(1);
-  return dropout(input, probability, name, context, {tokens * parallel.size(), input.size(2)},
-                 {tokens * parallel.rank(), 0});
+                             const ForwardContext& context, const TensorParallel& parallel,
+                             const ContextParallel& context_parallel) {
+  const std::int64_t count = input.size(1), parts = parallel.splits_tokens() ? parallel.size() : 1;
+  const std::int64_t first = parallel.splits_tokens() ? count * parallel.rank() : 0;
+  const std::int64_t tokens = count * parts * context_parallel.size();
+  return dropout(input, probability, name, context, tokens,
+                 zigzag_runs(tokens, context_parallel.rank(), context_parallel.size(), first, count));
 }
 
 }  // namespace pharos::nn

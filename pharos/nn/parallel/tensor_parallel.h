@@ -10,6 +10,7 @@
 
 #include "pharos/comm/group.h"
 #include "pharos/nn/context.h"
+#include "pharos/nn/context_parallel/context_parallel.h"
 
 namespace pharos::nn {
 
@@ -56,6 +57,7 @@ at::Tensor reduce_output(const at::Tensor& summand, const TensorParallel& parall
 
 /// dropout() of this rank's tokens [batch, tokens, width]: the same mask however they are divided.
 at::Tensor dropout_of_tokens(const at::Tensor& input, double probability, std::string_view name,
-                             const ForwardContext& context, const TensorParallel& parallel);
+                             const ForwardContext& context, const TensorParallel& parallel,
+                             const ContextParallel& context_parallel = {});
 
 }  // namespace pharos::nn

@@ -1,9 +1,11 @@
 // Two model chunks of a rank whose microbatches alternate, with weight gradients apart or not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "pharos/base/error.h"
 #include "pharos/comm/testing.h"
 #include "pharos/config/schema/enum_names.h"
 #include "pharos/optim/parallel/data_parallel.h"
@@ -34,11 +36,12 @@ bool is_early(const tensor::Parameter& parameter) {
   return parameter.name.ends_with("norm.weight") || parameter.name.ends_with("bias");
 }
 
+/// Gradients that never come: that of parameter 5, and that of 4 in the first microbatch; or on rank 0 also that of 2.
+enum class Gaps : std::uint8_t { kNone, kAlike, kOnOneRank };
+
 class Pipelined {
  public:
-  /// `rank` lacks some gradients if `with_gaps`: that of parameter 5 always, that of 2 on rank 0, that of 4 at times.
-  Pipelined(const TestModel& model, std::int64_t rank, bool with_gaps)
-      : model_(model), rank_(rank), with_gaps_(with_gaps) {}
+  Pipelined(const TestModel& model, std::int64_t rank, Gaps gaps) : model_(model), rank_(rank), gaps_(gaps) {}
 
   void run(const std::string& order, int step, DataParallel* parallel) {
     const bool is_split = order.find('W') != std::string::npos;
@@ -63,7 +66,8 @@ class Pipelined {
  private:
   void add(std::size_t index, int step, int microbatch, int use) {
     const at::NoGradGuard no_grad;
-    if (with_gaps_ && (index == 5 || (index == 2 && rank_ == 0) || (index == 4 && microbatch == rank_))) return;
+    if (gaps_ != Gaps::kNone && (index == 5 || (index == 4 && microbatch == 0))) return;
+    if (gaps_ == Gaps::kOnOneRank && index == 2 && rank_ == 0) return;
     tensor::add_gradient(model_[index], [&](at::Tensor main_grad) {
       main_grad.add_(model_.gradient(index, step, microbatch, rank_, use));
     });
@@ -71,7 +75,7 @@ class Pipelined {
 
   const TestModel& model_;
   std::int64_t rank_;
-  bool with_gaps_;
+  Gaps gaps_;
 };
 
 OptimizerOptions optimizer_options() {
@@ -81,28 +85,28 @@ OptimizerOptions optimizer_options() {
 }
 
 /// One rank that gets the gradients of all, summed.
-std::vector<at::Tensor> run_alone(std::int64_t num_ranks, bool with_gaps) {
+std::vector<at::Tensor> run_alone(std::int64_t num_ranks, Gaps gaps) {
   const TestModel model(at::kFloat);
   DataParallel alone({model.all()}, {}, comm::Mesh(1, {}), 0, {.averages = false}, optimizer_options());
   for (int step = 0; step < kSteps; ++step) {
     alone.begin_step(kMicrobatches);
-    for (std::int64_t rank = 0; rank < num_ranks; ++rank)
-      Pipelined(model, rank, with_gaps).run(kOrders[0], step, nullptr);
+    for (std::int64_t rank = 0; rank < num_ranks; ++rank) Pipelined(model, rank, gaps).run(kOrders[0], step, nullptr);
     alone.finish_gradients();
     EXPECT_TRUE(alone.step(1e-2, 0.1).update_successful);
   }
   return model.values();
 }
 
-class DataParallelChunks : public ::testing::TestWithParam<bool> {};
+class DataParallelChunks : public ::testing::TestWithParam<Gaps> {};
 
 // Gradients are exact, hence values bitwise those of one rank, in any order of passes and with gradients that never
-// come, on all ranks or on one.
+// come, on all ranks or on one (but where gathered values share the group with the reductions).
 TEST_P(DataParallelChunks, EqualOneRankInAnyOrder) {
-  const bool with_gaps = GetParam();
-  const auto expected = run_alone(2, with_gaps);
+  const Gaps gaps = GetParam();
+  const auto expected = run_alone(2, gaps);
   comm::testing::run_ranks(2, [&](comm::World& world) {
     for (const auto strategy : kStrategies) {
+      if (shards_values(strategy) && gaps == Gaps::kOnOneRank) continue;
       for (const bool overlaps : {false, true}) {
         for (const char* order : kOrders) {
           SCOPED_TRACE(config::enum_name(strategy) + (overlaps ? ", overlap, " : ", ") + order);
@@ -119,7 +123,7 @@ TEST_P(DataParallelChunks, EqualOneRankInAnyOrder) {
               optimizer_options());
           for (int step = 0; step < kSteps; ++step) {
             parallel.begin_step(kMicrobatches);
-            Pipelined(model, world.rank(), with_gaps).run(order, step, &parallel);
+            Pipelined(model, world.rank(), gaps).run(order, step, &parallel);
             parallel.finish_gradients();
             EXPECT_TRUE(parallel.step(1e-2, 0.1).update_successful);
           }
@@ -131,11 +135,14 @@ TEST_P(DataParallelChunks, EqualOneRankInAnyOrder) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Gaps, DataParallelChunks, ::testing::Bool(),
-                         [](const auto& tested) { return tested.param ? "with_gaps" : "complete"; });
+INSTANTIATE_TEST_SUITE_P(All, DataParallelChunks, ::testing::Values(Gaps::kNone, Gaps::kAlike, Gaps::kOnOneRank),
+                         [](const auto& tested) {
+                           if (tested.param == Gaps::kNone) return "complete";
+                           return tested.param == Gaps::kAlike ? "gaps" : "gaps_on_one_rank";
+                         });
 
 // A gradient whose chunk has no pass afterwards would never be reduced.
-TEST(DataParallelChunks, GradientsOutsideOfPassesAreRefused) {
+TEST(DataParallelPasses, GradientsOutsideOfPassesAreRefused) {
   comm::testing::run_ranks(2, [](comm::World& world) {
     const comm::Mesh mesh(2, {});
     const TestModel model(at::kFloat);
@@ -148,7 +155,7 @@ TEST(DataParallelChunks, GradientsOutsideOfPassesAreRefused) {
 }
 
 // Units and buckets end where chunks do, whatever the names of the parameters there.
-TEST(DataParallelChunks, ShareNoBucket) {
+TEST(DataParallelPasses, ShareNoBucket) {
   const TestModel model(at::kFloat);
   const auto all = model.all();
   const ModelChunks chunks{{all.begin(), all.begin() + 3}, {}, {all.begin() + 3, all.end()}};

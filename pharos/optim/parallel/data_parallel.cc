@@ -200,7 +200,7 @@ GradientTotals DataParallel::totals() const {
     zeros = static_cast<double>(num_counted_);
     for (const at::Tensor& gradients : counted_gradients_) zeros -= static_cast<double>(num_nonzero(gradients));
   }
-  const auto sums = sum_over_model({squares, zeros}, "gradient norm");
+  const auto sums = sum_over_model({squares * factor_ * factor_, zeros}, "gradient norm");
   GradientTotals totals{.sum_of_squares = sums[0], .num_zeros = {}, .factor = factor_};
   if (optimizer_->options().count_zeros) totals.num_zeros = std::llround(sums[1]);
   return totals;

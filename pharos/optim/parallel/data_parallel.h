@@ -47,7 +47,8 @@ class DataParallel : public tensor::ParameterKeeper {
   void begin_step(int num_microbatches);
   /// Before each pass that completes the gradients of a microbatch through model chunk `chunk`: its backward pass, or
   /// its weight pass where a schedule divides the two. `num_microbatches` times per chunk, in the same order on all
-  /// data-parallel ranks. The passes of different chunks may alternate in any order.
+  /// data-parallel ranks. The passes of different chunks may alternate in any order. Gradients may never come; with
+  /// optim_grads_params they must be missing on all data-parallel ranks alike.
   void begin_pass(std::size_t chunk = 0);
   /// After the last pass: reduces what has not been, waits, sums over tensor-parallel ranks and over tied weights.
   void finish_gradients();

@@ -112,8 +112,8 @@ void ShardedGradientSync::begin_step(int num_microbatches) {
 
 void ShardedGradientSync::begin_pass(std::size_t chunk) {
   start_rest();
-  if (chunk >= chunks_.size()) return;  // one without parameters
-  current_ = &chunks_[chunk];
+  current_ = chunk < chunks_.size() ? &chunks_[chunk] : nullptr;
+  if (current_ == nullptr) return;  // a chunk without parameters
   next_ = 0;
   ++current_->num_passes;
   PHAROS_CHECK(current_->num_passes <= num_microbatches_,

@@ -27,12 +27,19 @@ double mean(const std::vector<double>& values) {
 struct Samples {
   std::vector<double> awaited;  ///< the receiver waited already when the sender ended
   std::vector<double> rest;     ///< what else of a transfer was waited for
-  std::optional<double> time() const {
-    if (!awaited.empty()) return std::max(0.0, median(awaited));
-    if (!rest.empty()) return std::max(0.0, median(rest));
-    return std::nullopt;
-  }
 };
+
+/// Of both directions; nothing without transfers.
+std::optional<double> hop_time(const std::array<Samples, 2>& directions) {
+  for (const auto kind : {&Samples::awaited, &Samples::rest}) {
+    std::vector<double> times;
+    for (const Samples& direction : directions) {
+      if (!(direction.*kind).empty()) times.push_back(median(direction.*kind));
+    }
+    if (!times.empty()) return std::max(0.0, mean(times));
+  }
+  return std::nullopt;
+}
 
 /// [stage] -> from this stage to the next, within ranks too; see costs_of().
 std::vector<double> transfer_costs(const std::vector<StepTimeline>& steps, int num_stages) {
@@ -51,11 +58,7 @@ std::vector<double> transfer_costs(const std::vector<StepTimeline>& steps, int n
   std::vector<std::optional<double>> hops;
   std::vector<double> measured;
   for (const auto& directions : samples) {
-    std::vector<double> times;
-    for (const Samples& direction : directions) {
-      if (const auto time = direction.time()) times.push_back(*time);
-    }
-    hops.push_back(times.empty() ? std::nullopt : std::optional(mean(times)));
+    hops.push_back(hop_time(directions));
     if (hops.back()) measured.push_back(*hops.back());
   }
   std::vector<double> costs;

@@ -157,8 +157,9 @@ std::int64_t begin_of(const MeasuredStep& step) { return step.actions.front().as
 /// By (step, replica, rank).
 using Steps = std::map<std::tuple<std::int64_t, std::int64_t, int>, MeasuredStep>;
 
-void read_file(const fs::path& path, Steps& steps, std::int64_t& num_damaged) {
-  std::istringstream lines(base::read_file(path));
+Steps read_file(const fs::path& path, std::optional<std::int64_t> only_step, std::int64_t& num_damaged) {
+  std::ifstream lines(path, std::ios::binary);
+  Steps steps;
   std::int64_t number = 0;
   for (std::string text; std::getline(lines, text);) {
     ++number;
@@ -169,12 +170,13 @@ void read_file(const fs::path& path, Steps& steps, std::int64_t& num_damaged) {
       continue;
     }
     MeasuredStep step = LineReader(line, fmt::format("{}:{}", path.string(), number)).read();
+    if (only_step && step.step != *only_step) continue;
     const std::tuple key(step.step, step.replica, step.rank);
-    const auto found = steps.find(key);
-    // A run that was resumed with another layout has the place in another file.
-    if (found != steps.end() && begin_of(step) < begin_of(found->second)) continue;
     steps.insert_or_assign(key, std::move(step));
+    if (steps.size() > kMostMeasuredSteps) steps.erase(steps.begin());
   }
+  if (number > 0 || lines.eof()) return steps;
+  throw base::UserError({.what = "Cannot read " + path.string() + ".", .fix = "Check its rights."});
 }
 
 }  // namespace
@@ -200,7 +202,8 @@ void MeasuredFile::append(const MeasuredStep& step) {
                          .fix = "Check the disk."});
 }
 
-std::vector<MeasuredStep> read_measured_steps(const fs::path& run_folder, std::int64_t* num_damaged_lines) {
+std::vector<MeasuredStep> read_measured_steps(const fs::path& run_folder, std::int64_t* num_damaged_lines,
+                                              std::optional<std::int64_t> only_step) {
   std::vector<fs::path> paths;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run_folder / "trace", error)) {
@@ -210,7 +213,14 @@ std::vector<MeasuredStep> read_measured_steps(const fs::path& run_folder, std::i
   std::sort(paths.begin(), paths.end());
   Steps by_place;
   std::int64_t num_damaged = 0;
-  for (const fs::path& path : paths) read_file(path, by_place, num_damaged);
+  for (const fs::path& path : paths) {
+    for (auto& [place, step] : read_file(path, only_step, num_damaged)) {
+      const auto found = by_place.find(place);
+      // A run that was resumed with another layout has the place in another file.
+      if (found == by_place.end() || begin_of(found->second) < begin_of(step))
+        by_place.insert_or_assign(place, std::move(step));
+    }
+  }
   if (num_damaged_lines != nullptr) *num_damaged_lines = num_damaged;
   std::vector<MeasuredStep> steps;
   for (auto& [place, step] : by_place) steps.push_back(std::move(step));

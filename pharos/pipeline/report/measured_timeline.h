@@ -54,9 +54,9 @@ std::vector<StepTimeline> step_timelines(const std::vector<MeasuredStep>& steps,
 /// What the stages cost, in milliseconds: medians over all microbatches of `steps` (not empty, all of one schedule).
 /// Without kWeight a backward is both gradients, and each gets half of it.
 /// A transfer is the start of the receiving action less the end of the sending one, where the receiver already waited
-/// when the sender ended; where it never did, what it waited for a tensor that was under way. Forward and backward of
-/// a hop are averaged, so that an offset of the clocks cancels. Hops within a rank get the mean of the others: they
-/// count when another schedule puts their ends on two ranks.
+/// when the sender ended; on hops where none ever did, what was waited for a tensor that was under way. Forward and
+/// backward of a hop are averaged, so that an offset of the clocks cancels. Hops within a rank get the mean of the
+/// others: they count when another schedule puts their ends on two ranks.
 /// Bytes: the rank's measured peak by its peak of chunk activations, kept until the last phase; 0 if not measured.
 StageCosts costs_of(const std::vector<StepTimeline>& steps);
 

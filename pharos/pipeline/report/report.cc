@@ -169,11 +169,11 @@ BubbleReport make_report(const std::vector<MeasuredStep>& measured, const Report
   }
   report.bubble = parts_of(report.planned.bubble, report.uneven.bubble, report.predicted.bubble, bubble);
   for (int rank = 0; rank < schedule.num_ranks; ++rank) report.ranks.push_back(report_of_rank(rank, report, steps));
-  report.schedules = other_schedules(schedule, report.costs);
   if (options.layers.size() == report.costs.forward.size()) {
     report.layers = options.layers;
     report.split = better_split(schedule, report.costs, report.layers);
   }
+  report.schedules = other_schedules(schedule, report.costs, report.layers);
   report.advice = best_advice(report);
   return report;
 }

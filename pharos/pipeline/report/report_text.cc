@@ -71,12 +71,12 @@ std::string stage_table(const BubbleReport& report) {
   for (std::size_t stage = 0; stage < holders.size(); ++stage) {
     const bool has_hop = stage + 1 < holders.size() && holders[stage].rank != holders[stage + 1].rank;
     const std::string weight = report.backward_has_weight ? "in B" : fmt::format("{:.3f}", costs.weight[stage]);
-    text += fmt::format("{:<5} {:<4} {:6.3f} {:8.3f} {:>8} {:9.3f} {:>7}  {}{}\n", stage, holders[stage].rank,
+    text += fmt::format("{:<5} {:<4} {:6.3f} {:8.3f} {:>8} {:9.3f} {:>7}{}{}\n", stage, holders[stage].rank,
                         costs.forward[stage],
                         costs.backward[stage] + (report.backward_has_weight ? costs.weight[stage] : 0), weight,
                         costs.forward[stage] + costs.backward[stage] + costs.weight[stage],
                         has_hop ? fmt::format("{:.3f}", costs.transfer[stage]) : "-",
-                        report.layers.empty() ? "" : fmt::format("{} layers", report.layers[stage]),
+                        report.layers.empty() ? "" : fmt::format("  layers: {}", report.layers[stage]),
                         static_cast<int>(stage) == report.slowest_stage ? "  <- slowest" : "");
   }
   return text;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
@@ -31,12 +32,32 @@ double total_time(const StageCosts& costs, std::size_t stage) {
   return costs.forward[stage] + costs.backward[stage] + costs.weight[stage];
 }
 
+StageCosts evenly_resampled(const StageCosts& costs, int num_stages) {
+  const auto num_old = static_cast<std::int64_t>(costs.forward.size());
+  StageCosts result;
+  result.forward = resampled_sums(costs.forward, num_stages);
+  result.backward = resampled_sums(costs.backward, num_stages);
+  result.weight = resampled_sums(costs.weight, num_stages);
+  result.activation_bytes = resampled_sums(costs.activation_bytes, num_stages);
+  result.weight_bytes = resampled_sums(costs.weight_bytes, num_stages);
+  const double num_hops = static_cast<double>(std::max<std::int64_t>(1, num_old - 1));
+  const double mean = std::accumulate(costs.transfer.begin(), costs.transfer.end() - 1, 0.0) / num_hops;
+  for (std::int64_t stage = 0; stage < num_stages; ++stage) {
+    const std::int64_t boundary = (stage + 1) * num_old;  // of the model, in 1 / (old x new)
+    result.transfer.push_back(boundary % num_stages == 0 ? costs.transfer[boundary / num_stages - 1] : mean);
+  }
+  return result;
+}
+
+double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
 int num_chunks_of(const std::string& name, const Schedule& current) {
   if (name == "zbv" || name == "dualpipev") return 2;
   return name == "interleaved" ? std::max(2, current.num_chunks) : 1;
 }
 
-Alternative alternative(const std::string& name, const Schedule& current, const StageCosts& costs) {
+Alternative alternative(const std::string& name, const Schedule& current, const StageCosts& costs,
+                        const std::vector<int>& layers) {
   Alternative result;
   result.schedule = name;
   result.num_chunks = num_chunks_of(name, current);
@@ -44,7 +65,7 @@ Alternative alternative(const std::string& name, const Schedule& current, const 
     const Schedule schedule = make_schedule(name, {.num_ranks = current.num_ranks,
                                                    .num_chunks = result.num_chunks,
                                                    .num_microbatches = current.num_microbatches});
-    const Timeline timeline = simulate(schedule, resampled(costs, current.num_ranks * result.num_chunks));
+    const Timeline timeline = simulate(schedule, resampled(costs, current.num_ranks * result.num_chunks, layers));
     result.span = timeline.span;
     result.bubble = timeline.bubble;
     for (const RankTimeline& line : timeline.ranks)
@@ -72,8 +93,10 @@ StageCosts costs_with(const StageCosts& costs, const LayerTimes& times, const st
   return changed;
 }
 
-/// One layer after the other to the rank that then has least to do, and there to the stage that has.
-std::vector<int> balanced_layers(const Schedule& schedule, const LayerTimes& times, int num_layers) {
+/// One layer after the other to the rank that then has least to do, there to a stage that has not yet as many as
+/// `before`, and of those to the one that has least to do.
+std::vector<int> balanced_layers(const Schedule& schedule, const LayerTimes& times, const std::vector<int>& before) {
+  const int num_layers = std::accumulate(before.begin(), before.end(), 0);
   const auto holders = stage_holders(schedule);
   std::vector<int> layers(holders.size(), 0);
   std::vector<double> of_stage(holders.size(), 0), of_rank(static_cast<std::size_t>(schedule.num_ranks), 0);
@@ -82,7 +105,8 @@ std::vector<int> balanced_layers(const Schedule& schedule, const LayerTimes& tim
   for (std::size_t stage = 0; stage < holders.size(); ++stage) of_rank[holders[stage].rank] += of_stage[stage];
   for (int layer = 0; layer < num_layers; ++layer) {
     const auto after = [&](std::size_t stage) {
-      return std::pair(of_rank[holders[stage].rank] + times.per_layer[stage], of_stage[stage] + times.per_layer[stage]);
+      return std::tuple(of_rank[holders[stage].rank] + times.per_layer[stage], layers[stage] >= before[stage],
+                        of_stage[stage] + times.per_layer[stage]);
     };
     std::size_t best = 0;
     for (std::size_t stage = 1; stage < holders.size(); ++stage) {
@@ -107,28 +131,30 @@ std::string layout_of(const std::vector<int>& layers) {
 
 }  // namespace
 
-StageCosts resampled(const StageCosts& costs, int num_stages) {
-  const auto num_old = static_cast<std::int64_t>(costs.forward.size());
-  if (num_old == num_stages) return costs;
-  StageCosts result;
-  result.forward = resampled_sums(costs.forward, num_stages);
-  result.backward = resampled_sums(costs.backward, num_stages);
-  result.weight = resampled_sums(costs.weight, num_stages);
-  result.activation_bytes = resampled_sums(costs.activation_bytes, num_stages);
-  result.weight_bytes = resampled_sums(costs.weight_bytes, num_stages);
-  const double num_hops = static_cast<double>(std::max<std::int64_t>(1, num_old - 1));
-  const double mean = std::accumulate(costs.transfer.begin(), costs.transfer.end() - 1, 0.0) / num_hops;
-  for (std::int64_t stage = 0; stage < num_stages; ++stage) {
-    const std::int64_t boundary = (stage + 1) * num_old;  // of the model, in 1 / (old x new)
-    result.transfer.push_back(boundary % num_stages == 0 ? costs.transfer[boundary / num_stages - 1] : mean);
+StageCosts resampled(const StageCosts& costs, int num_stages, const std::vector<int>& layers) {
+  if (static_cast<std::size_t>(num_stages) == costs.forward.size()) return costs;
+  if (layers.size() < 2) return evenly_resampled(costs, num_stages);
+  const LayerTimes times = layer_times(costs, layers);
+  const double first = share(times.first_extra, total_time(costs, 0));
+  const double last = share(times.last_extra, total_time(costs, layers.size() - 1));
+  StageCosts rest = costs;
+  for (auto phase : {&StageCosts::forward, &StageCosts::backward, &StageCosts::weight}) {
+    (rest.*phase).front() *= 1 - first;
+    (rest.*phase).back() *= 1 - last;
+  }
+  StageCosts result = evenly_resampled(rest, num_stages);
+  for (auto phase : {&StageCosts::forward, &StageCosts::backward, &StageCosts::weight}) {
+    (result.*phase).front() += (costs.*phase).front() * first;
+    (result.*phase).back() += (costs.*phase).back() * last;
   }
   return result;
 }
 
-std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs) {
+std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs,
+                                         const std::vector<int>& layers) {
   std::vector<Alternative> alternatives;
   for (const std::string& name : schedule_names()) {
-    if (name != schedule.name) alternatives.push_back(alternative(name, schedule, costs));
+    if (name != schedule.name) alternatives.push_back(alternative(name, schedule, costs, layers));
   }
   std::stable_sort(alternatives.begin(), alternatives.end(), [](const Alternative& left, const Alternative& right) {
     return std::pair(!left.obstacle.empty(), left.span) < std::pair(!right.obstacle.empty(), right.span);
@@ -176,7 +202,7 @@ std::optional<Split> better_split(const Schedule& schedule, const StageCosts& co
   if (layers.size() < 2) return std::nullopt;
   const LayerTimes times = layer_times(costs, layers);
   Split split;
-  split.layers = balanced_layers(schedule, times, std::accumulate(layers.begin(), layers.end(), 0));
+  split.layers = balanced_layers(schedule, times, layers);
   if (split.layers == layers) return std::nullopt;
   const Timeline timeline = simulate(schedule, costs_with(costs, times, split.layers));
   if (timeline.span >= simulate(schedule, costs).span * (1 - 1e-6)) return std::nullopt;

@@ -19,14 +19,6 @@ struct Alternative {
   double peak_bytes = 0;      ///< 0: not measured
 };
 
-/// Costs of the same model cut into `num_stages` stages: each takes of the measured ones what it covers, each of which
-/// is taken as even inside. A hop that was not there has the mean of those that were.
-StageCosts resampled(const StageCosts& costs, int num_stages);
-
-/// The other schedules of schedule_names() for the same ranks and microbatches, shortest span first, those that cannot
-/// be run at the end. A schedule with another number of chunks gets resampled() costs; `interleaved` two chunks.
-std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs);
-
 /// Times of the layers within the stages; in the unit of the costs.
 struct LayerTimes {
   std::vector<double> per_layer;  ///< [stage]; all phases
@@ -39,6 +31,17 @@ struct LayerTimes {
 /// middle, the first stage is taken to have no extra.
 LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers);
 
+/// Costs of the same model cut into `num_stages` stages: each takes of the measured ones what it covers, each of which
+/// is taken as even inside, but for the extras of layer_times(), which stay at the ends. A hop that was not there has
+/// the mean of those that were. layers: [measured stage]; empty: unknown, then there are no extras.
+StageCosts resampled(const StageCosts& costs, int num_stages, const std::vector<int>& layers = {});
+
+/// The other schedules of schedule_names() for the same ranks and microbatches, shortest span first, those that cannot
+/// be run at the end. A schedule with another number of chunks gets resampled() costs; `interleaved` two chunks, or as
+/// many as `schedule` has.
+std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs,
+                                         const std::vector<int>& layers = {});
+
 struct Split {
   std::vector<int> layers;  ///< [stage]
   std::string layout;       ///< model.pipeline_model_parallel_layout
@@ -46,7 +49,8 @@ struct Split {
   double bubble = 0;
 };
 
-/// The split of whole layers whose busiest rank has least to do, layers taking on a stage what layer_times() says.
+/// The split of whole layers whose busiest rank has least to do, layers taking on a stage what layer_times() says; of
+/// equal ones one that is near to `layers`.
 /// Nothing when its span is not shorter than that of `layers`, or when a stage is the whole model.
 std::optional<Split> better_split(const Schedule& schedule, const StageCosts& costs, const std::vector<int>& layers);
 

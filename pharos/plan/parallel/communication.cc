@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "pharos/plan/activations.h"
 #include "pharos/plan/parallel/sharding.h"
 
 namespace pharos::plan {
@@ -69,6 +70,26 @@ std::vector<CommunicationPart> of_tensor_parallel(const RunConfig& config, const
   return parts;
 }
 
+/// Keys and values of the stage's layers, forward and backward, and their gradients.
+std::vector<CommunicationPart> of_context_parallel(const RunConfig& config, const comm::Mesh& mesh,
+                                                   const std::vector<ModelChunk>& chunks, double num_microbatches) {
+  const config::ModelConfig& model = config.model;
+  const std::int64_t ranks = mesh.size(MeshDim::kContext);
+  if (ranks == 1) return {};
+  const LayerShape shape = layer_shape(model, *config.train.micro_batch_size);
+  const double elements = 2 * shape.kv_width() * shape.tokens() * static_cast<double>(ranks);
+  double passes = 0, layers = 0;
+  for (const ModelChunk& chunk : chunks) {
+    const auto count = static_cast<double>(chunk.num_layers);
+    layers += count;
+    passes +=
+        2 * count + (recomputes_core_attention(model) ? count : static_cast<double>(layers_recomputed(model, chunk)));
+  }
+  // What a ring sends a block at a time is as much as an all-gather or a reduce-scatter of the whole.
+  return {{"cp", ranks, "keys and values", "all_gather", passes * num_microbatches, elements * shape.element_bytes},
+          {"cp", ranks, "gradients of keys and values", "reduce_scatter", layers * num_microbatches, elements * 4}};
+}
+
 }  // namespace
 
 double CommunicationPart::bytes() const {
@@ -92,6 +113,8 @@ CommunicationPlan plan_communication(const RunConfig& config, const comm::Mesh& 
     const RankParameters& held = parameters.ranks[static_cast<std::size_t>(rank)];
     CommunicationPlan plan{rank, of_data_parallel(config, mesh, held, count)};
     for (auto& part : of_tensor_parallel(config, mesh, chunks_of(chunks, rank), held, count))
+      plan.parts.push_back(std::move(part));
+    for (auto& part : of_context_parallel(config, mesh, chunks_of(chunks, rank), count))
       plan.parts.push_back(std::move(part));
     if (plan.bytes() > largest.bytes()) largest = std::move(plan);
   }

@@ -17,6 +17,8 @@
 // (Korthikanti et al. 2022, section 4.2.2) each all-reduce is a reduce-scatter and an all-gather; the inputs of the two
 // column-parallel linears, kept divided, are gathered once more in the backward pass: 2 × all-gather S. The vocabulary:
 // embedding forward, output layer backward, each as above; the loss: 3 fp32 numbers a token all-reduced.
+// Context parallel, a layer and microbatch: keys and values K of the whole sequences gathered in each pass (also in a
+// pass that is recomputed), their fp32 gradients reduce-scattered. A ring sends as much, a block at a time.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +32,7 @@
 namespace pharos::plan {
 
 struct CommunicationPart {
-  std::string dimension;  ///< name of the groups: "dp", "dp-cp", "tp"
+  std::string dimension;  ///< name of the groups: "dp", "dp-cp", "tp", "cp"
   std::int64_t ranks = 1;
   std::string purpose;     ///< "gradients", "weights", "layers", …
   std::string operation;   ///< "all_reduce", "all_gather", "reduce_scatter"
@@ -46,7 +48,7 @@ struct CommunicationPlan {
   double bytes() const;  ///< a step
 };
 
-/// Without evaluation, pipeline transfers, and what experts and context parallelism exchange.
+/// Without evaluation, pipeline transfers, and what experts exchange.
 CommunicationPlan plan_communication(const config::RunConfig& config, const comm::Mesh& mesh,
                                      const ParameterPlan& parameters, std::int64_t num_microbatches);
 

@@ -10,6 +10,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/config/batch_schedule.h"
 #include "pharos/model/flops.h"
 #include "pharos/pipeline/report/measured_file.h"
 #include "pharos/plan/pipeline/kept.h"
@@ -122,7 +123,7 @@ TEST(PipelinePlan, BoundaryTensorsAreOfThisRanksTokensInThePipelinesType) {
   EXPECT_DOUBLE_EQ(plan_of(tensor, 4).pipeline->boundary_bytes, kBoundaryBytes);
   EXPECT_DOUBLE_EQ(plan_of({tensor[0], "model.sequence_parallel=true"}, 4).pipeline->boundary_bytes,
                    kBoundaryBytes / 2);
-  EXPECT_DOUBLE_EQ(plan_of({"model.bf16=true", "optimizer.bf16=true"}).pipeline->boundary_bytes, kBoundaryBytes / 2);
+  EXPECT_DOUBLE_EQ(plan_of({"model.pipeline_dtype=bf16"}).pipeline->boundary_bytes, kBoundaryBytes / 2);
 }
 
 // ZB1P: the last of 2 ranks begins its second forward with the first microbatch's weight gradient still to do.
@@ -134,9 +135,9 @@ TEST(PipelinePlan, DeferredWeightGradientsByHand) {
   EXPECT_DOUBLE_EQ(peak_bytes(plan, 1),
                    3 * (kLayerBytes + kDeferredBytes) + kHeadBytes + kLogitsBytes + kDeferredHeadBytes);
   EXPECT_EQ(plan.memory.pipeline_rank, 1);
-  EXPECT_EQ(plan.memory.phase, "loss");
-  EXPECT_DOUBLE_EQ(plan.memory.part("activations"),
-                   3 * (kLayerBytes + kDeferredBytes) + kHeadBytes + kTokens * 4 * kHidden);
+  // Behind the output layer both microbatches have its input and the gradient of its logits left.
+  EXPECT_EQ(plan.memory.phase, "mlp backward");
+  EXPECT_DOUBLE_EQ(plan.memory.part("activations"), 3 * (kLayerBytes + kDeferredBytes) + 2 * kBoundaryBytes);
   EXPECT_DOUBLE_EQ(plan.memory.part("logits"), 2 * kLogitsBytes);
 }
 
@@ -230,6 +231,8 @@ TEST(OtherSchedules, SayWhyTheyCannotRun) {
 TEST(PipelinePlan, EveryBatchSizeMustBeOneTheScheduleCanRun) {
   const std::vector<std::string> ramp{"train.rampup_batch_size=[8,8,96]", "model.num_layers=8", "train.train_iters=50"};
   EXPECT_EQ(plan_of(ramp).steps.global_batch_size, 32);
+  EXPECT_THAT(config::global_batch_sizes(read(ramp).config, 1), ElementsAre(8, 16, 24, 32));
+  EXPECT_THAT(config::global_batch_sizes(read({}).config, 1), ElementsAre(32));
   std::vector<std::string> interleaved = ramp;
   interleaved.emplace_back("model.virtual_pipeline_model_parallel_size=2");
   try {
@@ -323,7 +326,7 @@ TEST(PipelinePlan, TextJsonAndPicturesAgree) {
   const std::string percent = std::to_string(std::lround(1000 * json["bubble"].get<double>()) / 10);
   EXPECT_THAT(render(plan, false), AllOf(HasSubstr("Pipeline: zbv, 2 ranks with 2 model chunks each"),
                                          HasSubstr("zbv, 2 chunks (this plan)"), HasSubstr(percent)));
-  EXPECT_THAT(render_timeline_text(*plan.pipeline), AllOf(HasSubstr("zbv: span"), HasSubstr("F0 F1 F0.1")));
+  EXPECT_THAT(render_timeline_text(*plan.pipeline), AllOf(HasSubstr("zbv: span"), HasSubstr("F0 F1 F2 F0.1")));
   EXPECT_THAT(render_timeline_svg(*plan.pipeline), HasSubstr("</svg>"));
   const config::ResolvedConfig one = read({"model.pipeline_model_parallel_size=1"}, 1);
   EXPECT_TRUE(to_json(make_plan(one, 1), false)["pipeline"].is_null());
