@@ -30,6 +30,10 @@ def executor():
     found = [one for one in found if one["aggregate_name"] == "median"]
     costs = {one["run_name"].split("/iterations")[0]: one["per_action"] * 1e6 for one in found}
     rows = [(f"executor, {name}", f"{cost:.2f} us per action") for name, cost in costs.items()]
+    for one in found:
+        if one["run_name"].startswith("two_ranks"):
+            name = one["run_name"].split("/iterations")[0]
+            rows.append((f"executor, {name}, CPU of a rank's thread", f"{one['cpu_time'] * 1e3 / one['actions']:.2f} us per action"))
     own = max(cost for name, cost in costs.items() if name.startswith("one_rank"))
     return rows, [common.Bound("executor per action, us", own, 20)], {"us_per_action": costs}
 
