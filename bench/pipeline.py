@@ -19,22 +19,28 @@ ROUNDS, STEPS, WARM_UP, RANKS = 4, 6, 2, 2
 MICRO_BATCH, GLOBAL_BATCH = 2, 16
 STEP_SCHEDULES = ("1f1b", "zb1p")
 MEMORY_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipev")
+MEMORY_SIZES = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 4, "ffn_hidden_size": 688}
 PROGRAMS = common.ROOT / "build" / "release" / "bench"
 
 
 def executor():
-    """(rows, bounds, details): microseconds per action."""
+    """(rows, bounds, details): microseconds per action; on two ranks most of them pass in waiting for the other one."""
     command = [PROGRAMS / "pipeline_bench", "--benchmark_format=json", "--benchmark_repetitions=3"]
     found = json.loads(common.run(*command, "--benchmark_report_aggregates_only=true").output)["benchmarks"]
-    costs = {one["run_name"].split("/iterations")[0]: one["per_action"] * 1e6 for one in found if one["aggregate_name"] == "median"}
+    found = [one for one in found if one["aggregate_name"] == "median"]
+    costs = {one["run_name"].split("/iterations")[0]: one["per_action"] * 1e6 for one in found}
     rows = [(f"executor, {name}", f"{cost:.2f} us per action") for name, cost in costs.items()]
+    for one in found:
+        if one["run_name"].startswith("two_ranks"):
+            name = one["run_name"].split("/iterations")[0]
+            rows.append((f"executor, {name}, CPU of a rank's thread", f"{one['cpu_time'] * 1e3 / one['actions']:.2f} us per action"))
     own = max(cost for name, cost in costs.items() if name.startswith("one_rank"))
     return rows, [common.Bound("executor per action, us", own, 20)], {"us_per_action": costs}
 
 
 def bubble():
     program = PROGRAMS / "pipeline_bubble"
-    found = common.last_json(subprocess.run([program], capture_output=True, text=True, check=False).stdout)
+    found = common.last_json(subprocess.run([program, "--scale", "2"], capture_output=True, text=True, check=False).stdout)
     rows = []
     for one in found["results"]:
         text = f"predicted {one['predicted_percent']:.1f} %, measured {one['measured_percent']:.1f} %, span {one['measured_span_ms']:.0f} ms"
@@ -51,9 +57,8 @@ def pipelined(schedule):
 
 
 def step_in_torch(schedule):
-    return parallel.run_torch("llama_27m_pipeline_torch.py", "--schedule", schedule, "--steps", STEPS, "--batch", GLOBAL_BATCH, "--microbatch", MICRO_BATCH)[
-        "step_time_ms"
-    ][WARM_UP:]
+    options = ["--schedule", schedule, "--steps", STEPS, "--batch", GLOBAL_BATCH, "--microbatch", MICRO_BATCH]
+    return parallel.run_torch("llama_27m_pipeline_torch.py", *options)["step_time_ms"][WARM_UP:]
 
 
 def step_in_pharos(schedule):
@@ -88,7 +93,7 @@ def measured_peaks(run_folder):
 def memory():
     rows, bounds, details = [], [], {}
     for schedule in MEMORY_SCHEDULES:
-        overrides = [*pipelined(schedule), "model.num_layers=8"]
+        overrides = [*pipelined(schedule), *(f"model.{name}={value}" for name, value in MEMORY_SIZES.items())]
         if schedule == "interleaved":
             overrides.append("model.virtual_pipeline_model_parallel_size=2")
         with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -23,6 +23,8 @@ namespace {
 /// Receives are posted for this many actions beyond the one at hand: the tensors of the next forward and of the next
 /// backward come in while this action computes. More would only keep more buffers.
 constexpr std::size_t kActionsAhead = 2;
+
+constexpr std::size_t kEnd = std::numeric_limits<std::size_t>::max();
 
 const char* phase_name(Phase phase) {
   return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "weight gradient";
@@ -50,10 +52,24 @@ struct Step {
   Action action;
   int stage = 0;
   std::optional<std::size_t> stream = {};          ///< its input comes from another rank …
-  std::size_t order = 0;                      ///< … at this place of the stream
+  std::size_t order = 0;                           ///< … at this place of the stream
   std::optional<int> target = {};                  ///< its output goes to another rank
   std::optional<std::size_t> local_position = {};  ///< its output goes to an action of this rank
+  /// The action of this rank whose input comes from an action of the target that had this output before it. Once that
+  /// input is there, the send is over, which Gloo does not tell of its own accord. Without: at the end of the walk.
+  std::size_t arrived_at = kEnd;
 };
+
+/// Step::arrived_at of the sender of `sent`.
+std::size_t arrival_position(const std::vector<Transfer>& transfers, const Transfer& sent) {
+  std::size_t position = kEnd;
+  for (const Transfer& answer : transfers) {
+    if (answer.from.rank != sent.to.rank || answer.to.rank != sent.from.rank) continue;
+    if (answer.from.position < sent.to.position) continue;
+    position = std::min(position, static_cast<std::size_t>(answer.to.position));
+  }
+  return position;
+}
 
 /// A span of group `communication` or `microbatch` by phase of the action.
 lens::ManagedSpan open_span(lens::Group group, const std::array<lens::NameId, kNumPhases>& names, Phase phase) {
@@ -102,8 +118,8 @@ struct Executor::State {
   std::vector<Step> steps;
   std::vector<Stream> streams;
 
-  std::vector<Inbox> inboxes;  ///< [position]
-  std::deque<comm::Work> sends;
+  std::vector<Inbox> inboxes;                    ///< [position]
+  std::multimap<std::size_t, comm::Work> sends;  ///< by Step::arrived_at
   MeasuredStep measured;
 
   comm::Group& channel(int from, int to) const {
@@ -119,7 +135,7 @@ struct Executor::State {
   Tensors take_input(std::size_t position);
   Tensors compute(StageRunner& runner, const Step& step, Tensors input) const;
   void hand_over(const Step& step, Tensors output);
-  void release_sent(bool waits);
+  void release_sent(std::size_t position);
   void walk(StageRunner& runner);
   [[noreturn]] void fail(const std::exception& error, const Step& step) const;
 };
@@ -138,8 +154,13 @@ void Executor::State::lay_out() {
     step.local_position = positions.at({step.action.phase, step.action.microbatch, holders[*next].chunk});
   }
   std::map<int, std::size_t> stream_of;
-  for (const Transfer& transfer : transfers(schedule)) {
-    if (transfer.from.rank == rank) steps[static_cast<std::size_t>(transfer.from.position)].target = transfer.to.rank;
+  const std::vector<Transfer> all_transfers = transfers(schedule);
+  for (const Transfer& transfer : all_transfers) {
+    if (transfer.from.rank == rank) {
+      Step& step = steps[static_cast<std::size_t>(transfer.from.position)];
+      step.target = transfer.to.rank;
+      step.arrived_at = arrival_position(all_transfers, transfer);
+    }
     if (transfer.to.rank != rank) continue;
     const auto [place, is_new] = stream_of.try_emplace(transfer.from.rank, streams.size());
     if (is_new) streams.push_back({.peer = transfer.from.rank, .group = &channel(transfer.from.rank, rank)});
@@ -215,16 +236,15 @@ void Executor::State::hand_over(const Step& step, Tensors output) {
   comm::Group& group = channel(rank, *step.target);
   for (const at::Tensor& tensor : output) {
     measured.bytes_sent += static_cast<std::int64_t>(tensor.nbytes());
-    sends.push_back(group.send(tensor, *step.target, purpose_of(step.action)));
+    sends.emplace(step.arrived_at, group.send(tensor, *step.target, purpose_of(step.action)));
   }
 }
 
-/// Lets go of tensors that have been sent.
-void Executor::State::release_sent(bool waits) {
-  while (!sends.empty() && (waits || sends.front().is_done())) {
-    sends.front().wait();
-    sends.pop_front();
-  }
+/// Lets go of tensors that have been sent, as the input of the action at `position` shows.
+void Executor::State::release_sent(std::size_t position) {
+  const auto end = sends.upper_bound(position);
+  for (auto sent = sends.begin(); sent != end; ++sent) sent->second.wait();
+  sends.erase(sends.begin(), end);
 }
 
 void Executor::State::walk(StageRunner& runner) {
@@ -238,12 +258,13 @@ void Executor::State::walk(StageRunner& runner) {
       }
       MeasuredAction times{.action = step.action, .asked_ns = base::steady_wall_ns()};
       Tensors input = take_input(position);
+      release_sent(position);
       times.start_ns = base::steady_wall_ns();
       Tensors output = compute(runner, step, std::move(input));
       times.end_ns = base::steady_wall_ns();
       measured.actions.push_back(times);
       hand_over(step, std::move(output));
-      release_sent(position + 1 == steps.size());
+      if (position + 1 == steps.size()) release_sent(kEnd);
     } catch (const std::exception& error) {
       if (!is_pipelined) throw;
       fail(error, step);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -211,6 +213,38 @@ TEST(Executor, AnExceptionNamesActionAndStage) {
   });
   EXPECT_THAT(message, HasSubstr("out of luck"));
   EXPECT_THAT(message, HasSubstr("forward of microbatch 2 on stage 1 (pipeline rank 1, chunk 0) in step 7"));
+}
+
+TEST(Executor, TensorsThatHaveArrivedAreLetGo) {
+  /// Counts what it handed over and is still alive when the next action comes.
+  class Counting : public StageRunner {
+   public:
+    explicit Counting(int rank) : rank_(rank) {}
+    std::vector<TensorSpec> boundary(int, int) override { return {{{1}, at::kFloat}}; }
+    Tensors forward(int, int, Tensors) override { return rank_ == 0 ? hand_over() : Tensors{}; }
+    Tensors backward(int, int, Tensors) override { return rank_ == 1 ? hand_over() : Tensors{}; }
+    void weight(int, int) override {}
+    int most_alive = 0;
+
+   private:
+    Tensors hand_over() {
+      most_alive = std::max(most_alive, ++alive_);
+      auto release = [this](void* data) {
+        delete static_cast<float*>(data);
+        --alive_;
+      };
+      return {at::from_blob(new float(1), {1}, release, at::TensorOptions().dtype(at::kFloat))};
+    }
+    int rank_;
+    std::atomic<int> alive_ = 0;
+  };
+  comm::testing::run_ranks(2, [](comm::World& world) {
+    const int rank = static_cast<int>(world.rank());
+    Counting stage(rank);
+    Executor executor(one_forward_one_backward(2, 12), rank, channels_of(world), at::kCPU);
+    executor.run(stage, 1);
+    EXPECT_LE(stage.most_alive, 3) << rank;
+  });
 }
 
 TEST(Executor, ScheduleOfTheConfigurationIsRefusedWithReason) {
