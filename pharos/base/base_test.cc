@@ -1,7 +1,10 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 
@@ -76,6 +79,24 @@ TEST_F(FileTest, AtomicWriteReplacesAndLeavesNothingBehind) {
   write_file_atomically(path, "two");
   EXPECT_EQ(read_file(path), "two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+}
+
+TEST_F(FileTest, OutputFollowsLinksAndWritesToWhatIsNoFile) {
+  write_output_file(folder / "new", "one");
+  EXPECT_EQ(read_file(folder / "new"), "one");
+  std::filesystem::create_symlink(folder / "new", folder / "link");
+  write_output_file(folder / "link", "two");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(read_file(folder / "new"), "two");
+  const std::filesystem::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  write_output_file(pipe, "three");
+  std::array<char, 8> text{};
+  EXPECT_EQ(::read(reader, text.data(), text.size()), 5);
+  EXPECT_STREQ(text.data(), "three");
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
 TEST_F(FileTest, FaultsNameThePathAndTheReason) {

@@ -64,6 +64,15 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   sync_directory(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
+void write_output_file(const std::filesystem::path& path, std::string_view content) {
+  std::error_code error;
+  std::filesystem::path target = std::filesystem::canonical(path, error);
+  if (error) target = path;  // it does not exist yet
+  if (error || std::filesystem::is_regular_file(target)) return write_file_atomically(target, content);
+  OutputFile file(target);
+  file.write(content);
+}
+
 void make_directories(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);

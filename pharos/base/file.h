@@ -15,6 +15,9 @@ std::string read_file(const std::filesystem::path& path);
 /// Writes `content` to a temporary file beside `path`, syncs it and renames it: readers see the old file or the new
 /// one.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+/// A file that a user has named: like write_file_atomically(), but a link is followed, and what is no regular file (a
+/// device, a pipe) is written to instead of being replaced. UserError.
+void write_output_file(const std::filesystem::path& path, std::string_view content);
 
 /// Makes a folder and its parents.
 void make_directories(const std::filesystem::path& path);

@@ -55,7 +55,7 @@ void show_schedule(const Arguments& arguments, const config::ResolvedConfig& res
   if (arguments.schedule_file.empty()) {
     std::cout << picture;
   } else {
-    base::write_file_atomically(arguments.schedule_file, picture);
+    base::write_output_file(arguments.schedule_file, picture);
   }
 }
 

@@ -27,7 +27,8 @@ Schedule read_schedule(const config::ModelConfig& model, const std::string& path
     std::string lower = path;
     std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
     const auto nearest = base::nearest_names(lower, schedule_names());
-    throw base::UserError({.what = fmt::format("There is no schedule '{}', and no file of that name.", path),
+    throw base::UserError({.what = fmt::format("There is no schedule '{}', and no {} of that name.", path,
+                                               std::filesystem::exists(path) ? "regular file" : "file"),
                            .where = "model.pipeline_schedule",
                            .fix = nearest.empty()
                                       ? fmt::format("Use one of {}, or a file.", base::join(schedule_names(), ", "))

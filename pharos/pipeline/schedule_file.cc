@@ -161,6 +161,11 @@ Schedule parse_schedule(const std::string& text, const std::string& where) {
     fail(where + ", name", fmt::format("name = {} is not text.", excerpt(document.at("name"))),
          "it is shown to people.", "Put it in quotes, or leave it out.");
   }
+  if (const std::string name = document.value("name", ""); std::any_of(
+          name.begin(), name.end(), [](unsigned char character) { return character < 0x20 || character == 0x7f; })) {
+    fail(where + ", name", fmt::format("name = {} has control characters.", excerpt(document.at("name"))),
+         "it is shown to people.", "Use letters and digits.");
+  }
   if (!document.contains("actions")) {
     fail(where, "The schedule has no 'actions'.", "they are what the ranks do.",
          "Add \"actions\": one text for each rank, for example \"F0 B0\".");

@@ -86,6 +86,7 @@ TEST(ScheduleFile, NamesEveryFaultAndItsPlace) {
       {R"({"ranks": 99999999999999999999, "microbatches": 1, "actions": []})", "mine.json, ranks", "is not a size"},
       {R"({"ranks": 1, "chunks": "2", "microbatches": 1, "actions": ["F0 B0"]})", "mine.json, chunks", "is not a size"},
       {R"({"ranks": 1, "microbatches": 1, "name": 7, "actions": ["F0 B0"]})", "mine.json, name", "7 is not text"},
+      {R"({"ranks": 1, "microbatches": 1, "name": "a\u001b[31m", "actions": ["F0 B0"]})", "mine.json, name", "control"},
       {R"({"ranks": 2, "microbatches": 1, "actions": ["F0 B0"]})", "mine.json, actions", "1 entries for 2 ranks"},
       {R"({"ranks": 1, "microbatches": 1, "actions": "F0 B0"})", "mine.json, actions", "is not a list"},
       {R"({"ranks": 1, "microbatches": 1, "actions": [["F0"]]})", "mine.json, actions[0]", "is not text"},

@@ -119,6 +119,7 @@ class Trainer {
   int num_saves_ = 0;
   double largest_loss_ = 0;
   bool first_step_pending_ = true;
+  bool has_lost_times_ = false;  ///< of the pipeline
 };
 
 }  // namespace pharos::train

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/memory.h"
@@ -236,8 +237,10 @@ void Trainer::keep_measured(pipeline::MeasuredStep measured) {
   try {
     measured_->append(measured);
   } catch (const base::UserError& error) {  // a full disk is no reason to end the run
-    console_.line("warning: the pipeline's times of step " + std::to_string(measured.step) +
-                  " are lost: " + error.parts().what);
+    if (!std::exchange(has_lost_times_, true)) {
+      console_.line("warning: the pipeline's times of step " + std::to_string(measured.step) +
+                    " and perhaps of later ones are lost: " + error.parts().what);
+    }
   }
 }
 

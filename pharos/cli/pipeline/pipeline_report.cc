@@ -69,7 +69,7 @@ void report_pipeline(const PipelineReportOptions& options, std::ostream& out, st
   if (options.output.empty()) {
     out << text;
   } else {
-    base::write_file_atomically(options.output, text);
+    base::write_output_file(options.output, text);
   }
 }
 

@@ -84,7 +84,8 @@ void check_interleaving(RuleChecker& check, std::int64_t data_parallel) {
   check.require(rest == 0 || rest >= pipeline, fields,
                 "The interleaved schedule leaves a last group of " + number(rest) +
                     " microbatches, fewer than the pipeline size (" + number(pipeline) + ").",
-                "Use a number of microbatches that is a multiple of " + number(group) + ".");
+                "Use a number of microbatches that is a multiple of " + number(group) + ", or leaves at least " +
+                    number(pipeline) + ".");
 }
 
 void check_evaluation(RuleChecker& check, std::int64_t data_parallel) {
