@@ -304,8 +304,8 @@ TEST(BubbleReport, JsonHasTheNumbers) {
               1e-9);
   EXPECT_EQ(json.at("by_rank")[0].at("peak_rank_shares"), 2);
   for (const auto& other : json.at("what_if").at("schedules")) {
-    if (other.contains("arguments"))
-      EXPECT_THAT(other.at("arguments").get<std::string>(), HasSubstr("model.pipeline_schedule="));
+    if (other.contains("obstacle")) continue;
+    EXPECT_THAT(other.at("arguments").get<std::string>(), HasSubstr("model.pipeline_schedule="));
   }
 }
 
