@@ -14,7 +14,7 @@
 namespace pharos::pipeline {
 namespace {
 
-constexpr double kLeft = 130, kRight = 190, kTop = 56, kRowHeight = 26, kRowGap = 6, kAxisHeight = 44;
+constexpr double kLeft = 130, kRight = 220, kTop = 56, kRowHeight = 26, kRowGap = 6, kAxisHeight = 44;
 constexpr double kTitleHeight = 28, kHeadingHeight = 18;                       ///< of panels below the first
 constexpr double kNarrowest = 900, kWidest = kWidestPicture - kLeft - kRight;  ///< pixels for the span
 constexpr double kPixelsPerAction = 18;  ///< of the shortest action, so that its number can be read
