@@ -86,7 +86,9 @@ class Adviser {
   }
 
   void on_schedule(const std::string& amount) {
-    name_cause(fmt::format("the schedule {} itself, {}", report_.predicted.schedule.name, amount));
+    const Schedule& schedule = report_.predicted.schedule;
+    name_cause(fmt::format("the schedule {} itself ({} microbatches on {} ranks), {}", schedule.name,
+                           schedule.num_microbatches, schedule.num_ranks, amount));
     if (report_.is_noisy || schedules_.empty() || !schedules_.front().obstacle.empty()) return;
     const Alternative& best = schedules_.front();
     propose(fmt::format("{}: {}, peak {:.3g} rank shares instead of {:.3g}", best.schedule, shorter(now_, best.span),

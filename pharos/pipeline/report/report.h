@@ -111,8 +111,8 @@ struct BubbleReport {
 /// rank of the pipeline; it names the steps and replicas that were.
 BubbleReport make_report(const std::vector<MeasuredStep>& steps, const ReportOptions& options = {});
 
-/// "pipeline: bubble 12.3 % = 11.1 schedule +0.9 imbalance +0.2 transfers +0.1 other; cause: the schedule 1f1b itself,
-/// 11.0 % of the step"
+/// "pipeline: bubble 12.3 % = 11.1 schedule +0.9 imbalance +0.2 transfers +0.1 other; cause: the schedule 1f1b itself
+/// (8 microbatches on 2 ranks), 11.0 % of the step"
 std::string summary_line(const BubbleReport& report);
 
 /// Reads what the ranks measured and writes pipeline_report.txt, .json and .svg into `run_folder`; returns

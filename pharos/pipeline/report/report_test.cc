@@ -129,7 +129,8 @@ TEST(BubbleReport, NamesTheLargestPartAndWhatHelps) {
   EXPECT_TRUE(make_report(steps, {.layers = {1, 2}}).layers.empty());
   // Equal stages and few microbatches: the schedule is what costs.
   const auto even = make_report(measured_of(simulate(gpipe(4, 8), even_costs(4, 10, 10, 10))));
-  EXPECT_THAT(even.advice.cause, HasSubstr("the schedule gpipe itself, 27.3 % of the step"));
+  EXPECT_THAT(even.advice.cause,
+              HasSubstr("the schedule gpipe itself (8 microbatches on 4 ranks), 27.3 % of the step"));
   EXPECT_THAT(first_proposal(even).text, HasSubstr("zbv: "));
   EXPECT_THAT(first_proposal(even).text, HasSubstr("peak 4 rank shares instead of 8"));
   // One rank has no bubble.
@@ -255,17 +256,18 @@ TEST(BubbleReport, TextSaysWhatAndWhere) {
   const std::vector<MeasuredStep> steps = measured_of(simulate(one_forward_one_backward(2, 2), costs), 5, {0, -500});
   const BubbleReport report = make_report(steps, {.layers = {2, 2}});
   const std::string text = report_text(report);
-  for (const char* part : {"1f1b, 2 ranks, 2 microbatches; step 5; the pipeline that begins at rank 0",
-                           "\ncause: the schedule 1f1b itself, 28.7 % of the step\nfirst: zbv: ",
-                           "the clock of rank 1 was corrected by +500.000 ms", "this schedule has no W", "<- slowest",
-                           "<- busiest", "layers: 2", "1f1b, as now", "zbv, 2 chunks",
-                           "dualpipev              no: The dualpipev schedule on 2 pipeline ranks cannot run 2 "
-                           "microbatches: the count must be at least 4",
-                           "'model.pipeline_model_parallel_layout=\"Et*3|tL\"'", "in B", "| stage 1 ("})
+  for (const char* part :
+       {"1f1b, 2 ranks, 2 microbatches; step 5; the pipeline that begins at rank 0",
+        "\ncause: the schedule 1f1b itself (2 microbatches on 2 ranks), 28.7 % of the step\nfirst: zbv: ",
+        "the clock of rank 1 was corrected by +500.000 ms", "this schedule has no W", "<- slowest", "<- busiest",
+        "layers: 2", "1f1b, as now", "zbv, 2 chunks",
+        "dualpipev              no: The dualpipev schedule on 2 pipeline ranks cannot run 2 "
+        "microbatches: the count must be at least 4",
+        "'model.pipeline_model_parallel_layout=\"Et*3|tL\"'", "in B", "| stage 1 ("})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, Not(HasSubstr("-0.0 ")));
   EXPECT_EQ(summary_line(report).substr(0, 17), "pipeline: bubble ");
-  EXPECT_THAT(summary_line(report), HasSubstr("; cause: the schedule 1f1b itself, "));
+  EXPECT_THAT(summary_line(report), HasSubstr("; cause: the schedule 1f1b itself (2 "));
 }
 
 // A wait of a hundredth of a millisecond in a step of 200 is not worth a name.
