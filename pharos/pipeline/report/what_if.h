@@ -12,11 +12,13 @@ namespace pharos::pipeline {
 struct Alternative {
   std::string schedule;
   int num_chunks = 1;
-  std::string obstacle;  ///< why it cannot be run with these ranks and microbatches; then the rest is 0
+  std::string obstacle;  ///< why it cannot be run with these ranks and microbatches, and what can; the rest is 0 then
+  std::vector<int> layers;  ///< [stage]; empty: unknown
+  std::string arguments;    ///< that set it on the command line: schedule, and layout where the stages are others
   double span = 0;
   double bubble = 0;
-  double peak_in_flight = 0;  ///< of the rank that keeps most, in activations of a whole rank's share
-  double peak_bytes = 0;      ///< 0: not measured
+  double peak_rank_shares = 0;  ///< of the rank that keeps most
+  double peak_bytes = 0;        ///< 0: not measured
 };
 
 /// Times of the layers within the stages; in the unit of the costs.
@@ -31,9 +33,17 @@ struct LayerTimes {
 /// middle, the first stage is taken to have no extra.
 LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers);
 
-/// Costs of the same model cut into `num_stages` stages: each takes of the measured ones what it covers, each of which
-/// is taken as even inside, but for the extras of layer_times(), which stay at the ends. A hop that was not there has
-/// the mean of those that were. layers: [measured stage]; empty: unknown, then there are no extras.
+/// Costs of the same model cut into other stages: each layer takes what it took on the stage where it was measured, the
+/// extras of layer_times() stay at the ends. A hop that was not there has the mean of those that were. layers:
+/// [measured stage], two or more; new_layers: [new stage], as many in all. Use it for every forecast of other stages
+/// from measured times, so that forecasts agree.
+StageCosts restaged(const StageCosts& costs, const std::vector<int>& layers, const std::vector<int>& new_layers);
+
+/// [new stage] -> layers, when each stage is divided (or stages are merged) as evenly as whole layers allow.
+std::vector<int> divided_layers(const std::vector<int>& layers, int num_stages);
+
+/// restaged() with divided_layers(). Without layers (empty: unknown) a stage is taken as even inside and there are no
+/// extras.
 StageCosts resampled(const StageCosts& costs, int num_stages, const std::vector<int>& layers = {});
 
 /// The other schedules of schedule_names() for the same ranks and microbatches, shortest span first, those that cannot
@@ -42,9 +52,14 @@ StageCosts resampled(const StageCosts& costs, int num_stages, const std::vector<
 std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs,
                                          const std::vector<int>& layers = {});
 
+/// The command-line argument for a split, quoted for a shell, where a bare value with commas would be a list:
+/// 'model.pipeline_model_parallel_layout="Et*2|t*2L"'.
+std::string layout_argument(const std::vector<int>& layers);
+
 struct Split {
   std::vector<int> layers;  ///< [stage]
-  std::string layout;       ///< model.pipeline_model_parallel_layout
+  std::string arguments;    ///< that set it on the command line
+  StageCosts costs;
   double span = 0;
   double bubble = 0;
 };
