@@ -33,8 +33,15 @@ struct OtherSchedule {
   double bubble = 0;
   double span = 0;                 ///< of a step, in the time unit of the plan
   double peak_bytes = 0;           ///< activations of the rank that needs most
-  int peak_in_flight = 0;          ///< chunk activations of the rank that keeps most
-  bool has_planned_stages = true;  ///< false: its stages are others, with times from operations, scaled to the same sum
+  double peak_shares = 0;          ///< rank_shares() of the rank that keeps most
+  bool has_planned_stages = true;  ///< false: its stages are others
+};
+
+/// Another split of the layers for the planned schedule, with a shorter step.
+struct BetterLayout {
+  std::vector<std::string> overrides;  ///< for the command line, without quotes of a shell
+  double span = 0;
+  double bubble = 0;
 };
 
 struct PipelinePlan {
@@ -43,8 +50,20 @@ struct PipelinePlan {
   std::vector<ModelChunk> chunks;        ///< [stage]
   double boundary_bytes = 0;             ///< of one transfer
   std::vector<RankTransfers> transfers;  ///< [pipeline rank]
-  std::vector<OtherSchedule> schedules;  ///< of all names, the planned one among them unless it is from a file
+  /// Parts of the bubble, fractions of the span, that add up to it: what equal stages without transfers would have,
+  /// what the stages' own times add, what transfers add.
+  double bubble_schedule = 0, bubble_imbalance = 0, bubble_transfers = 0;
+  std::optional<int> busiest_rank;  ///< nothing when all ranks have as much to do
+  std::optional<BetterLayout> better_layout;
+  /// Of all names, the planned one among them unless it is from a file; shortest step first, refused ones last.
+  std::vector<OtherSchedule> schedules;
+  bool has_measured_times = false;
+
+  double ideal_span() const;  ///< without any bubble
 };
+
+/// Activations in flight in shares of a rank: all that a rank keeps for one microbatch is 1, whatever its chunks.
+double rank_shares(const pipeline::Schedule& schedule, int peak_in_flight);
 
 /// `resolved` must be valid for the mesh's world size. `costs_run`: the folder of a run whose measured times to use
 /// instead of operations. UserError when the schedule cannot run the microbatches of a global batch size of
