@@ -9,6 +9,7 @@ namespace pharos::pipeline {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(RenderText, ListsActions) {
   EXPECT_EQ(render_text(one_forward_one_backward(2, 2)), "rank 0   F0 F1 B0 B1\nrank 1   F0 B0 F1 B1\n");
@@ -19,13 +20,24 @@ TEST(RenderText, DrawsTime) {
   EXPECT_EQ(render_text(simulate(one_forward_one_backward(2, 2), even_costs(2)), 100, "ms"),
             "rank 0   FF..BB.BB  idle 33.3 %  peak 2\n"
             "rank 1   .FBBFBB..  idle 33.3 %  peak 1\n"
-            "1f1b: span 9 ms, bubble 33.3 %\n");
-  EXPECT_THAT(render_text(simulate(zero_bubble_v(1, 1), even_costs(2))), HasSubstr("rank 0   FfbwBW  idle  0.0 %"));
+            "1f1b: span 9 ms, bubble 33.3 %\n"
+            "F forward, B backward, . idle; peak in rank shares: activations of one microbatch for all chunks of a "
+            "rank\n");
+  EXPECT_THAT(render_text(simulate(zero_bubble_v(1, 1), even_costs(2))),
+              HasSubstr("rank 0   FfbwBW  idle  0.0 %  peak 1\n"));
+  EXPECT_THAT(render_text(simulate(zero_bubble_v(2, 4), even_costs(4))),
+              HasSubstr("\nF B W chunk 0, f b w chunk 1, . idle"));
 }
 
 TEST(RenderText, FitsTheWidth) {
   const std::string text = render_text(simulate(gpipe(2, 500), even_costs(2, 0.3, 0.3, 0.3)), 60);
   EXPECT_EQ(text.find("  idle"), 9U + 60);
+}
+
+// A span of one unit in which six actions run still shows them.
+TEST(RenderText, ShowsActionsOfAShortWholeSpan) {
+  const std::string text = render_text(simulate(zero_bubble_v(1, 1), even_costs(2, 0.25, 0.125, 0.125)), 48);
+  for (const char* part : {"FFF", "fff", "bbb", "www", "BBB", "WWW"}) EXPECT_THAT(text, HasSubstr(part));
 }
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -131,7 +143,7 @@ TEST(RenderSvg, IsXmlWithEveryAction) {
     std::size_t num_actions = 0;
     for (const auto& actions : schedule.actions) num_actions += actions.size();
     EXPECT_EQ(count(svg, "<g><title>"), num_actions);
-    EXPECT_EQ(count(svg, ">rank "), schedule.actions.size());
+    EXPECT_EQ(count(svg, ", stage"), schedule.actions.size());
     EXPECT_THAT(svg, HasSubstr("time (&lt;ms&gt;)"));
     EXPECT_THAT(svg, HasSubstr("forward of microbatch 0, chunk 0 (stage 0)"));
   }
@@ -139,14 +151,40 @@ TEST(RenderSvg, IsXmlWithEveryAction) {
 
 TEST(RenderSvg, PlacesAndNumbersTheBoxes) {
   const std::string svg = render_svg(simulate(one_forward_one_backward(2, 3), even_costs(2, 1, 1, 1)), "ms");
-  // The span of 12 units has 900 pixels from x = 70; rank 1 starts after one unit, 75 pixels.
+  // The span of 12 units has 900 pixels from x = 130; rank 1 starts after one unit, 75 pixels.
   EXPECT_THAT(svg, HasSubstr("<g><title>forward of microbatch 0, chunk 0 (stage 1): 1 to 2 ms</title>"
-                             "<rect x=\"145.00\" y=\"88.0\" width=\"75.00\""));
+                             "<rect x=\"205.00\" y=\"88.0\" width=\"75.00\""));
   EXPECT_THAT(svg, HasSubstr(">2</text></g>"));
-  for (const char* part :
-       {">forward</text>", ">backward</text>", ">weight gradient</text>", "bubble 25.0 %", "idle 25.0 %, peak 2"}) {
+  for (const char* part : {">forward</text>", ">backward</text>", "bubble 25.0 %", "idle 25.0 %, peak 2 shares<",
+                           "idle 25.0 %, peak 1 share<", ">rank 1, stage 1<"}) {
     EXPECT_THAT(svg, HasSubstr(part));
   }
+}
+
+TEST(RenderSvg, LegendHasThePhasesOfTheSchedule) {
+  const auto svg = [](const Schedule& schedule) { return render_svg(simulate(schedule, even_costs(2))); };
+  EXPECT_THAT(svg(zero_bubble_1p(2, 3)), HasSubstr(">weight gradient</text>"));
+  EXPECT_THAT(svg(one_forward_one_backward(2, 3)), Not(HasSubstr(">weight gradient</text>")));
+}
+
+// Stage 1 takes twice as long: rank 0 waits for it, rank 1 is the busiest.
+TEST(RenderSvg, SaysWhyRanksAreIdle) {
+  StageCosts costs = even_costs(2, 1, 1, 1, 0.5);
+  costs.forward[1] = 4;
+  const std::string svg = render_svg(simulate(one_forward_one_backward(2, 3), costs), "ms");
+  for (const char* part : {"<title>waiting for a stage (stage 1): ", "<title>waiting for a transfer (stage 1): ",
+                           "<title>filling: 0 to 1.5 ms", "<title>draining: ", "bold\">rank 1</tspan>, stage <tspan",
+                           "bold\">busiest</tspan>", ">rank 0, stage 0<"})
+    EXPECT_THAT(svg, HasSubstr(part));
+  EXPECT_THAT(render_svg(simulate(one_forward_one_backward(2, 3), even_costs(2))), Not(HasSubstr("busiest")));
+}
+
+TEST(RenderSvg, IsNeverWiderThanAPage) {
+  StageCosts costs = even_costs(4);
+  costs.forward[0] = 1e-3;
+  const std::string svg = render_svg(simulate(one_forward_one_backward(4, 64), costs));
+  const std::size_t at = svg.find("width=\"") + 7;
+  EXPECT_LE(std::stod(svg.substr(at)), kWidestPicture);
 }
 
 TEST(RenderSvg, DrawsWhatTakesNoTime) {

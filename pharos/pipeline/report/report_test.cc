@@ -187,7 +187,7 @@ TEST(BubbleReport, SvgHasBothTimelinesOnOneScale) {
   steps[0].actions[1].asked_ns += test_ns(1);
   const std::string svg = report_svg(make_report(steps));
   EXPECT_EQ(count(svg, "<g><title>"), 2U * 3 * 2 * 4);
-  EXPECT_EQ(count(svg, ">rank "), 2U * 3);
+  EXPECT_EQ(count(svg, ", stage "), 2U * 3);
   for (const char* part : {"1f1b planned, equal stages and free transfers: span ", "measured, step 1: span ",
                            "<title>waiting for a stage (stage 1): ", "<title>waiting for a transfer (stage 1): ",
                            "<title>filling: 0 to ", "<title>draining: ", ">host</text>"})

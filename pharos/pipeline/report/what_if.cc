@@ -32,6 +32,11 @@ double total_time(const StageCosts& costs, std::size_t stage) {
   return costs.forward[stage] + costs.backward[stage] + costs.weight[stage];
 }
 
+double mean_hop(const StageCosts& costs) {
+  const double num_hops = static_cast<double>(std::max<std::size_t>(1, costs.transfer.size() - 1));
+  return std::accumulate(costs.transfer.begin(), costs.transfer.end() - 1, 0.0) / num_hops;
+}
+
 StageCosts evenly_resampled(const StageCosts& costs, int num_stages) {
   const auto num_old = static_cast<std::int64_t>(costs.forward.size());
   StageCosts result;
@@ -40,8 +45,7 @@ StageCosts evenly_resampled(const StageCosts& costs, int num_stages) {
   result.weight = resampled_sums(costs.weight, num_stages);
   result.activation_bytes = resampled_sums(costs.activation_bytes, num_stages);
   result.weight_bytes = resampled_sums(costs.weight_bytes, num_stages);
-  const double num_hops = static_cast<double>(std::max<std::int64_t>(1, num_old - 1));
-  const double mean = std::accumulate(costs.transfer.begin(), costs.transfer.end() - 1, 0.0) / num_hops;
+  const double mean = mean_hop(costs);
   for (std::int64_t stage = 0; stage < num_stages; ++stage) {
     const std::int64_t boundary = (stage + 1) * num_old;  // of the model, in 1 / (old x new)
     result.transfer.push_back(boundary % num_stages == 0 ? costs.transfer[boundary / num_stages - 1] : mean);
@@ -50,6 +54,24 @@ StageCosts evenly_resampled(const StageCosts& costs, int num_stages) {
 }
 
 double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+/// Sums of what the layers have; a layer has its part of its stage's value. What a stage without layers has is lost in
+/// the middle and stays at the ends.
+std::vector<double> restaged_sums(const std::vector<double>& values, const std::vector<int>& layers,
+                                  const std::vector<int>& new_layers) {
+  std::vector<double> by_layer;
+  for (std::size_t stage = 0; stage < layers.size(); ++stage)
+    by_layer.insert(by_layer.end(), static_cast<std::size_t>(layers[stage]), values[stage] / layers[stage]);
+  std::vector<double> sums;
+  auto next = by_layer.begin();
+  for (const int count : new_layers) {
+    sums.push_back(std::accumulate(next, next + count, 0.0));
+    next += count;
+  }
+  if (layers.front() == 0) sums.front() += values.front();
+  if (layers.back() == 0) sums.back() += values.back();
+  return sums;
+}
 
 int num_chunks_of(const std::string& name, const Schedule& current) {
   if (name == "zbv" || name == "dualpipev") return 2;
@@ -131,23 +153,59 @@ std::string layout_of(const std::vector<int>& layers) {
 
 }  // namespace
 
+StageCosts restaged(const StageCosts& costs, const std::vector<int>& layers, const std::vector<int>& new_layers) {
+  PHAROS_CHECK(
+      std::accumulate(layers.begin(), layers.end(), 0) == std::accumulate(new_layers.begin(), new_layers.end(), 0),
+      "other stages of another number of layers");
+  if (new_layers == layers) return costs;
+  const LayerTimes times = layer_times(costs, layers);
+  const std::size_t last = layers.size() - 1;
+  StageCosts result;
+  for (const auto phase : {&StageCosts::forward, &StageCosts::backward, &StageCosts::weight}) {
+    const double first_extra = share(times.first_extra, total_time(costs, 0)) * (costs.*phase)[0];
+    const double last_extra = share(times.last_extra, total_time(costs, last)) * (costs.*phase)[last];
+    std::vector<double> of_layers = costs.*phase;
+    of_layers.front() -= first_extra;
+    of_layers.back() -= last_extra;
+    result.*phase = restaged_sums(of_layers, layers, new_layers);
+    (result.*phase).front() += first_extra;
+    (result.*phase).back() += last_extra;
+  }
+  result.activation_bytes = restaged_sums(costs.activation_bytes, layers, new_layers);
+  result.weight_bytes = restaged_sums(costs.weight_bytes, layers, new_layers);
+  const double mean = mean_hop(costs);
+  int before = 0;  // layers
+  for (const int count : new_layers) {
+    before += count;
+    int measured_before = 0;
+    double transfer = mean;
+    for (std::size_t hop = 0; hop < last; ++hop) {
+      measured_before += layers[hop];
+      if (measured_before == before) transfer = costs.transfer[hop];
+    }
+    result.transfer.push_back(transfer);
+  }
+  return result;
+}
+
+std::vector<int> divided_layers(const std::vector<int>& layers, int num_stages) {
+  const auto num_old = static_cast<std::int64_t>(layers.size());
+  std::vector<int> divided;
+  std::int64_t before = 0;  // layers before the stage
+  for (std::int64_t stage = 0; stage < num_stages; ++stage) {
+    const std::int64_t end = (stage + 1) * num_old, whole = end / num_stages, part = end % num_stages;
+    const std::int64_t layers_before = std::accumulate(layers.begin(), layers.begin() + whole, std::int64_t{0}) +
+                                       (part > 0 ? layers[static_cast<std::size_t>(whole)] * part / num_stages : 0);
+    divided.push_back(static_cast<int>(layers_before - before));
+    before = layers_before;
+  }
+  return divided;
+}
+
 StageCosts resampled(const StageCosts& costs, int num_stages, const std::vector<int>& layers) {
   if (static_cast<std::size_t>(num_stages) == costs.forward.size()) return costs;
   if (layers.size() < 2) return evenly_resampled(costs, num_stages);
-  const LayerTimes times = layer_times(costs, layers);
-  const double first = share(times.first_extra, total_time(costs, 0));
-  const double last = share(times.last_extra, total_time(costs, layers.size() - 1));
-  StageCosts rest = costs;
-  for (auto phase : {&StageCosts::forward, &StageCosts::backward, &StageCosts::weight}) {
-    (rest.*phase).front() *= 1 - first;
-    (rest.*phase).back() *= 1 - last;
-  }
-  StageCosts result = evenly_resampled(rest, num_stages);
-  for (auto phase : {&StageCosts::forward, &StageCosts::backward, &StageCosts::weight}) {
-    (result.*phase).front() += (costs.*phase).front() * first;
-    (result.*phase).back() += (costs.*phase).back() * last;
-  }
-  return result;
+  return restaged(costs, layers, divided_layers(layers, num_stages));
 }
 
 std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs,

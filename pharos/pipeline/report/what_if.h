@@ -31,9 +31,17 @@ struct LayerTimes {
 /// middle, the first stage is taken to have no extra.
 LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers);
 
-/// Costs of the same model cut into `num_stages` stages: each takes of the measured ones what it covers, each of which
-/// is taken as even inside, but for the extras of layer_times(), which stay at the ends. A hop that was not there has
-/// the mean of those that were. layers: [measured stage]; empty: unknown, then there are no extras.
+/// Costs of the same model cut into other stages: each layer takes what it took on the stage where it was measured, the
+/// extras of layer_times() stay at the ends. A hop that was not there has the mean of those that were. layers:
+/// [measured stage], two or more; new_layers: [new stage], as many in all. Use it for every forecast of other stages
+/// from measured times, so that forecasts agree.
+StageCosts restaged(const StageCosts& costs, const std::vector<int>& layers, const std::vector<int>& new_layers);
+
+/// [new stage] -> layers, when each stage is divided (or stages are merged) as evenly as whole layers allow.
+std::vector<int> divided_layers(const std::vector<int>& layers, int num_stages);
+
+/// restaged() with divided_layers(). Without layers (empty: unknown) a stage is taken as even inside and there are no
+/// extras.
 StageCosts resampled(const StageCosts& costs, int num_stages, const std::vector<int>& layers = {});
 
 /// The other schedules of schedule_names() for the same ranks and microbatches, shortest span first, those that cannot

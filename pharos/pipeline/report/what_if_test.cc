@@ -42,6 +42,32 @@ TEST(Resampled, LeavesTheExtrasAtTheEnds) {
   EXPECT_THAT(resampled(costs, 2, {2, 2, 2, 2}).weight, ElementsAre(8, 12));
 }
 
+// Layers of 1, 2 and 3 ms forward; the last stage has 4 ms beside its layer. Whole layers move with their times.
+TEST(Restaged, LayersKeepTheirTimes) {
+  StageCosts costs = even_costs(4, 0, 0, 0, 0, 6);
+  costs.forward = {2, 4, 9, 6};
+  costs.transfer = {10, 20, 30, 99};
+  const std::vector<int> layers{2, 2, 3, 1};
+  const double mean_layer = (4.0 + 9) / 5;  // of the middle
+  const StageCosts two = restaged(costs, layers, {3, 5});
+  EXPECT_THAT(two.forward, ElementsAre(testing::DoubleEq(2 + 2), testing::DoubleEq(2 + 9 + 6)));
+  EXPECT_THAT(two.activation_bytes, ElementsAre(6 + 3, 3 + 6 + 6));
+  EXPECT_EQ(two.transfer[0], 20);  // not measured: the mean
+  const StageCosts five = restaged(costs, layers, {1, 1, 2, 4, 0});
+  EXPECT_THAT(five.transfer, ElementsAre(20, 10, 20, 20, testing::_));
+  EXPECT_DOUBLE_EQ(five.forward[4], 6 - mean_layer);
+  EXPECT_DOUBLE_EQ(std::accumulate(five.forward.begin(), five.forward.end(), 0.0), 21);
+  EXPECT_EQ(restaged(costs, layers, layers).forward, costs.forward);
+}
+
+TEST(DividedLayers, AreWhole) {
+  EXPECT_THAT(divided_layers({2, 6}, 4), ElementsAre(1, 1, 3, 3));
+  EXPECT_THAT(divided_layers({5, 4}, 4), ElementsAre(2, 3, 2, 2));
+  EXPECT_THAT(divided_layers({1, 2, 3, 4}, 2), ElementsAre(3, 7));
+  EXPECT_THAT(divided_layers({3, 3}, 3), ElementsAre(2, 2, 2));
+  EXPECT_THAT(divided_layers({0, 1}, 4), ElementsAre(0, 0, 0, 1));
+}
+
 TEST(OtherSchedules, AreSimulatedFromTheSameCosts) {
   const StageCosts costs = uneven_costs(3, 1);
   const auto alternatives = other_schedules(one_forward_one_backward(3, 9), costs);
