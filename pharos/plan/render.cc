@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pharos/base/text.h"
+#include "pharos/pipeline/render.h"
 
 namespace pharos::plan {
 namespace {
@@ -116,19 +117,6 @@ std::string step_text(const PipelinePlan& pipeline) {
                      pipeline.ideal_span());
 }
 
-/// In percent, never "-0.0".
-double percent(double fraction) { return std::round(1000 * fraction) / 10 + 0.0; }
-
-/// Parts of the bubble that add up to it, and whose work the others wait for.
-std::string causes_text(const PipelinePlan& pipeline) {
-  std::string text = fmt::format("{:.1f} % schedule, {:+.1f} imbalance", percent(pipeline.bubble_schedule),
-                                 percent(pipeline.bubble_imbalance));
-  if (percent(pipeline.bubble_transfers) != 0)
-    text += fmt::format(", {:+.1f} transfers", percent(pipeline.bubble_transfers));
-  return text + (pipeline.busiest_rank ? fmt::format("; rank {} is the busiest", *pipeline.busiest_rank)
-                                       : "; all ranks have as much to do");
-}
-
 void add_stages(Page& page, const PipelinePlan& pipeline) {
   const pipeline::StageCosts& costs = pipeline.costs.costs;
   page.line(fmt::format("Costs of a microbatch in {}, from {}:", pipeline.costs.time_unit, pipeline.costs.source));
@@ -162,7 +150,7 @@ void add_schedules(Page& page, const PipelinePlan& pipeline) {
     }
     page.row(label, fmt::format("{:.1f} %", 100 * other.bubble),
              fmt::format("step {:.4g} {}; {}", other.span, pipeline.costs.time_unit,
-                         in_flight_text(pipeline, other.peak_shares, other.peak_bytes)));
+                         in_flight_text(pipeline, other.peak_rank_shares, other.peak_bytes)));
   }
   if (has_footnote) page.line("* other stages than were measured: their times are divided from the measured ones");
 }
@@ -174,7 +162,7 @@ void add_pipeline(Page& page, const PipelinePlan& pipeline) {
                            counted(schedule.num_chunks, "model chunk"),
                            counted(schedule.num_microbatches, "microbatch", "es")));
   page.row("bubble of all ranks", fmt::format("{:.1f} %", 100 * timeline.bubble), step_text(pipeline));
-  page.row("of it", "", causes_text(pipeline));
+  page.row("of it", "", bubble_causes(pipeline));
   if (const auto& better = pipeline.better_layout) {
     page.row("with a better layout", fmt::format("{:.1f} %", 100 * better->bubble),
              fmt::format("step {:.4g} {}: '{}'", better->span, pipeline.costs.time_unit,
@@ -184,12 +172,13 @@ void add_pipeline(Page& page, const PipelinePlan& pipeline) {
     const pipeline::RankTimeline& line = timeline.ranks[rank];
     const RankTransfers& moved = pipeline.transfers[rank];
     const bool is_busiest = pipeline.busiest_rank == static_cast<int>(rank);
-    page.row(fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
-             fmt::format("{:.1f} %", 100 * line.bubble),
-             fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
-                         in_flight_text(pipeline, rank_shares(schedule, line.peak_in_flight), line.peak_bytes),
-                         format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
-                         format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
+    page.row(
+        fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
+        fmt::format("{:.1f} %", 100 * line.bubble),
+        fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
+                    in_flight_text(pipeline, pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
+                    format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
+                    format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
   }
   add_stages(page, pipeline);
   add_schedules(page, pipeline);

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "pharos/pipeline/render.h"
 #include "pharos/plan/render.h"
 
 namespace pharos::plan {
@@ -53,7 +54,7 @@ json schedules_json(const PipelinePlan& pipeline) {
     } else {
       one.update({{"bubble", other.bubble},
                   {"span", other.span},
-                  {"peak_rank_shares", other.peak_shares},
+                  {"peak_rank_shares", other.peak_rank_shares},
                   {"has_planned_stages", other.has_planned_stages}});
       if (pipeline.costs.bytes_are_known) one["peak_activation_bytes"] = other.peak_bytes;
     }
@@ -82,7 +83,7 @@ json pipeline_json(const PipelinePlan& pipeline) {
     const pipeline::RankTimeline& line = timeline.ranks[rank];
     const RankTransfers& moved = pipeline.transfers[rank];
     ranks.push_back({{"bubble", line.bubble},
-                     {"peak_rank_shares", rank_shares(timeline.schedule, line.peak_in_flight)},
+                     {"peak_rank_shares", pipeline::rank_shares(line.peak_in_flight, timeline.schedule)},
                      {"sent_bytes", moved.sent_bytes},
                      {"received_bytes", moved.received_bytes},
                      {"num_sent", moved.num_sent},

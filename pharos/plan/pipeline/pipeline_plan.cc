@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -114,8 +115,7 @@ OtherSchedule try_schedule(const std::string& name, const ResolvedConfig& resolv
     other.bubble = timeline.bubble;
     other.span = timeline.span;
     other.peak_bytes = timeline.peak_bytes;
-    for (const auto& rank : timeline.ranks)
-      other.peak_shares = std::max(other.peak_shares, rank_shares(schedule, rank.peak_in_flight));
+    other.peak_rank_shares = pipeline::peak_rank_shares(timeline);
   } catch (const base::UserError& error) {
     const base::UserError::Parts& parts = error.parts();
     other.refusal = parts.why.empty() ? parts.what : parts.what + " " + parts.why;
@@ -222,17 +222,24 @@ PipelinePlan plan_pipeline(const ResolvedConfig& resolved, const comm::Mesh& mes
 
 double PipelinePlan::ideal_span() const { return (1 - timeline.bubble) * timeline.span; }
 
-double rank_shares(const pipeline::Schedule& schedule, int peak_in_flight) {
-  return static_cast<double>(peak_in_flight) / schedule.num_chunks;
+std::string bubble_causes(const PipelinePlan& plan) {
+  // In percent, never "-0.0".
+  const auto percent = [](double fraction) { return std::round(1000 * fraction) / 10 + 0.0; };
+  std::string text = fmt::format("{:.1f} % schedule, {:+.1f} imbalance", percent(plan.bubble_schedule),
+                                 percent(plan.bubble_imbalance));
+  if (percent(plan.bubble_transfers) != 0) text += fmt::format(", {:+.1f} transfers", percent(plan.bubble_transfers));
+  return text + (plan.busiest_rank ? fmt::format("; rank {} is the busiest", *plan.busiest_rank)
+                                   : "; all ranks have as much to do");
 }
 
 std::string render_timeline_text(const PipelinePlan& plan) {
   const pipeline::Schedule& schedule = plan.timeline.schedule;
-  return fmt::format("{}: {} pipeline rank{}, {} chunk{} each, {} microbatch{}\nTimes: {}.\n\n{}\n{}", schedule.name,
-                     schedule.num_ranks, schedule.num_ranks == 1 ? "" : "s", schedule.num_chunks,
+  return fmt::format("{}: {} pipeline rank{}, {} chunk{} each, {} microbatch{}\nTimes: {}.\n\n{}Of the bubble: {}.\n\n{}",
+                     schedule.name, schedule.num_ranks, schedule.num_ranks == 1 ? "" : "s", schedule.num_chunks,
                      schedule.num_chunks == 1 ? "" : "s", schedule.num_microbatches,
                      schedule.num_microbatches == 1 ? "" : "es", plan.costs.source,
-                     pipeline::render_text(plan.timeline, 100, plan.costs.time_unit), pipeline::render_text(schedule));
+                     pipeline::render_text(plan.timeline, 100, plan.costs.time_unit), bubble_causes(plan),
+                     pipeline::render_text(schedule));
 }
 
 std::string render_timeline_svg(const PipelinePlan& plan) {
