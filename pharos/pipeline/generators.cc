@@ -157,7 +157,11 @@ void require_chunks(const std::string& name, const ScheduleShape& shape, int num
       {.what = fmt::format("The {} schedule has {} model chunk{} per rank, not {}.", name, num_chunks,
                            num_chunks == 1 ? "" : "s", shape.num_chunks),
        .where = "model.virtual_pipeline_model_parallel_size",
-       .fix = num_chunks == 1 ? "Leave it out, or use the interleaved schedule." : fmt::format("Use {}.", num_chunks)});
+       .fix = num_chunks == 1
+                  ? fmt::format("Leave it out (a layout has {} stages then), or use the interleaved schedule.",
+                                shape.num_ranks)
+                  : fmt::format("Use {}, or a model.pipeline_model_parallel_layout of {} stages.", num_chunks,
+                                num_chunks * shape.num_ranks)});
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
+#include "pharos/pipeline/report/advice.h"
 #include "pharos/pipeline/report/measured_file.h"
 #include "pharos/pipeline/report/render_report.h"
 
@@ -106,38 +108,39 @@ RankReport report_of_rank(int rank, const BubbleReport& report, const std::vecto
   return result;
 }
 
-std::string percent_shorter(double gain) { return fmt::format("{:.1f} % shorter", 100 * gain); }
+TimeParts time_of(const BubbleReport& report) {
+  const double work = report.planned.span * (1 - report.planned.bubble);
+  return {.work = work,
+          .schedule = report.planned.span - work,
+          .imbalance = report.uneven.span - report.planned.span,
+          .transfers = report.predicted.span - report.uneven.span,
+          .unexplained = report.span - report.predicted.span};
+}
 
-/// The largest gain; of equal ones the first.
-Advice best_advice(const BubbleReport& report) {
-  constexpr double kLeastGain = 0.01;
-  std::vector<Advice> all;
-  const double span = report.predicted.span;
-  if (!report.schedules.empty() && report.schedules.front().obstacle.empty()) {
-    const Alternative& best = report.schedules.front();
-    const double gain = (span - best.span) / report.span;
-    all.push_back({fmt::format("the schedule {}: a step of {:.1f} ms, {}, at a peak of {:.3g} microbatches per rank",
-                               best.schedule, best.span, percent_shorter(gain), best.peak_in_flight),
-                   gain});
-  }
-  if (report.split) {
-    const double gain = (span - report.split->span) / report.span;
-    all.push_back({fmt::format("another split, model.pipeline_model_parallel_layout='{}': a step of {:.1f} ms, {}",
-                               report.split->layout, report.split->span, percent_shorter(gain)),
-                   gain});
-  } else {
-    const double gain = (report.uneven.span - report.planned.span) / report.span;
-    all.push_back(
-        {fmt::format("equal stages (stage {} is the slowest): {}", report.slowest_stage, percent_shorter(gain)), gain});
-  }
-  const double transfers = (report.predicted.span - report.uneven.span) / report.span;
-  all.push_back({"faster transfers: up to " + percent_shorter(transfers), transfers});
-  const double other = (report.span - report.predicted.span) / report.span;
-  all.push_back({"steadier actions and less host time (`pharos trace show`): up to " + percent_shorter(other), other});
-  const auto best = std::max_element(all.begin(), all.end(),
-                                     [](const Advice& left, const Advice& right) { return left.gain < right.gain; });
-  if (best->gain >= kLeastGain) return *best;
-  return {"nothing of what is looked at here would make the step 1 % shorter", best->gain};
+/// The step whose span is nearest to the median of all.
+const StepTimeline& median_step(const std::vector<StepTimeline>& steps) {
+  std::vector<const StepTimeline*> by_span;
+  for (const StepTimeline& step : steps) by_span.push_back(&step);
+  std::stable_sort(by_span.begin(), by_span.end(), [](const StepTimeline* left, const StepTimeline* right) {
+    return left->timeline.span < right->timeline.span;
+  });
+  return *by_span[(by_span.size() - 1) / 2];
+}
+
+void add_warnings(BubbleReport& report, bool one_was_asked_for) {
+  constexpr double kMostUnexplained = 0.2;
+  constexpr std::size_t kFewestSteps = 3;
+  const double difference = report.span / report.predicted.span - 1;
+  report.is_noisy = report.predicted.span > 0 && std::abs(difference) > kMostUnexplained;
+  if (report.is_noisy)
+    report.warnings.push_back(
+        fmt::format("the step took {:+.0f} % against what its median actions give: do not trust the forecasts. Do the "
+                    "ranks share cores or devices with each other or with something else?",
+                    100 * difference));
+  if (report.steps.size() < kFewestSteps && !one_was_asked_for)
+    report.warnings.push_back(report.steps.size() == 1
+                                  ? "only 1 step was averaged"
+                                  : fmt::format("only {} steps were averaged", report.steps.size()));
 }
 
 }  // namespace
@@ -154,7 +157,7 @@ BubbleReport make_report(const std::vector<MeasuredStep>& measured, const Report
   BubbleReport report;
   report.replica = options.replica;
   report.costs = costs_of(steps);
-  report.measured = steps.back();
+  report.measured = median_step(steps);
   const Schedule& schedule = report.measured.timeline.schedule;
   report.backward_has_weight = last_phase(schedule) == Phase::kBackward;
   report.slowest_stage = slowest(report.costs);
@@ -169,22 +172,19 @@ BubbleReport make_report(const std::vector<MeasuredStep>& measured, const Report
   }
   report.bubble = parts_of(report.planned.bubble, report.uneven.bubble, report.predicted.bubble, bubble);
   for (int rank = 0; rank < schedule.num_ranks; ++rank) report.ranks.push_back(report_of_rank(rank, report, steps));
+  report.time = time_of(report);
+  add_warnings(report, options.step.has_value());
   if (options.layers.size() == report.costs.forward.size()) {
     report.layers = options.layers;
-    report.split = better_split(schedule, report.costs, report.layers);
+    if (!report.is_noisy) report.split = better_split(schedule, report.costs, report.layers);
   }
   report.schedules = other_schedules(schedule, report.costs, report.layers);
-  report.advice = best_advice(report);
+  report.advice = advice_on(report);
   return report;
 }
 
 std::string summary_line(const BubbleReport& report) {
-  const BubbleParts& bubble = report.bubble;
-  return fmt::format(
-      "pipeline: bubble {:.1f} % (planned {:.1f} %): imbalance {:.1f}, transfers {:.1f}, other {:.1f}; slowest stage "
-      "{}",
-      100 * bubble.measured, 100 * bubble.schedule, 100 * bubble.imbalance, 100 * bubble.transfers, 100 * bubble.other,
-      report.slowest_stage);
+  return "pipeline: " + parts_text(report.bubble) + "; cause: " + report.advice.cause;
 }
 
 std::string write_report_files(const std::filesystem::path& run_folder, const ReportOptions& options) {
@@ -194,7 +194,7 @@ std::string write_report_files(const std::filesystem::path& run_folder, const Re
   base::write_file_atomically(run_folder / "pipeline_report.txt", report_text(report));
   base::write_file_atomically(run_folder / "pipeline_report.json", report_json(report));
   base::write_file_atomically(run_folder / "pipeline_report.svg", report_svg(report));
-  return summary_line(report);
+  return summary_line(report) + "; details " + (run_folder / "pipeline_report.txt").string();
 }
 
 }  // namespace pharos::pipeline

@@ -16,6 +16,13 @@
 //
 // This holds for each rank and for all together. Parts but the first may be negative: the slowest rank has less of a
 // bubble than in equal stages.
+//
+// The same four timelines divide the time of the step. Only there do slow actions show: a rank that works slowly is
+// busy.
+//
+//   work        = what a rank of equal stages computes      transfers   = span(predicted) - span(uneven)
+//   schedule    = span(planned) - work                      unexplained = span - span(predicted)
+//   imbalance   = span(uneven) - span(planned)
 #pragma once
 
 #include <array>
@@ -45,6 +52,15 @@ struct BubbleParts {
   double other = 0;
 };
 
+/// Milliseconds; the sum is the span.
+struct TimeParts {
+  double work = 0;
+  double schedule = 0;
+  double imbalance = 0;
+  double transfers = 0;
+  double unexplained = 0;
+};
+
 struct RankReport {
   BubbleParts bubble;
   double busy = 0;                                ///< ms in a step, mean of the steps, as all that follow
@@ -58,10 +74,17 @@ struct StepBubble {
   double bubble;
 };
 
-/// What would shorten the step most.
+struct Proposal {
+  std::string text;       ///< what to change, and what it gives
+  std::string arguments;  ///< that do it on the command line; empty: none do
+  double before = 0;      ///< ms, simulated but for what is unexplained
+  double after = 0;
+};
+
+/// Why the step takes longer than its work, largest part first, and what to do about it in this order.
 struct Advice {
-  std::string text;  ///< a sentence
-  double gain = 0;   ///< fraction of the measured span
+  std::string cause;
+  std::vector<Proposal> proposals;  ///< each on top of the one before; at most two
 };
 
 struct BubbleReport {
@@ -73,11 +96,14 @@ struct BubbleReport {
   BubbleParts bubble;
   double span = 0;                ///< ms, mean of the steps
   std::vector<RankReport> ranks;  ///< [rank]
+  TimeParts time;
   Timeline planned, uneven, predicted;
-  StepTimeline measured;               ///< of the last of `steps`
+  StepTimeline measured;               ///< of the one of `steps` whose span is nearest to their median
+  std::vector<std::string> warnings;   ///< why the numbers are to be doubted
+  bool is_noisy = false;               ///< measured and predicted spans differ much: no forecast is to be trusted
   std::vector<Alternative> schedules;  ///< other ones
   std::vector<int> layers;             ///< [stage]; empty when unknown or of another number of stages
-  std::optional<Split> split;          ///< a better one
+  std::optional<Split> split;          ///< a better one; none when noisy
   Advice advice;
 };
 
@@ -85,12 +111,13 @@ struct BubbleReport {
 /// rank of the pipeline; it names the steps and replicas that were.
 BubbleReport make_report(const std::vector<MeasuredStep>& steps, const ReportOptions& options = {});
 
-/// "pipeline: bubble 12.3 % (planned 11.1 %): imbalance 0.9, transfers 0.2, other 0.1; slowest stage 2"
+/// "pipeline: bubble 12.3 % = 11.1 schedule +0.9 imbalance +0.2 transfers +0.1 other; cause: the schedule 1f1b itself,
+/// 11.0 % of the step"
 std::string summary_line(const BubbleReport& report);
 
 /// Reads what the ranks measured and writes pipeline_report.txt, .json and .svg into `run_folder`; returns
-/// summary_line(). Called by one rank once all have written their last step. Without a step that is whole it writes
-/// nothing and returns "". UserError for unreadable files and what cannot be written.
+/// summary_line() with the path of the text. Called by one rank once all have written their last step. Without a step
+/// that is whole it writes nothing and returns "". UserError for unreadable files and what cannot be written.
 std::string write_report_files(const std::filesystem::path& run_folder, const ReportOptions& options = {});
 
 }  // namespace pharos::pipeline

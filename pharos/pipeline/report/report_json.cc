@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "pharos/pipeline/render.h"
 #include "pharos/pipeline/report/render_report.h"
 
 namespace pharos::pipeline {
@@ -30,7 +31,7 @@ json ranks_of(const BubbleReport& report) {
                      {"busy_ms", line.busy},
                      {"idle_ms", idle},
                      {"waited_for_stage_ms", line.waited_for},
-                     {"peak_in_flight", measured.peak_in_flight},
+                     {"peak_rank_shares", rank_shares(measured.peak_in_flight, report.measured.timeline.schedule)},
                      {"peak_activation_bytes", measured.peak_bytes},
                      {"clock_offset_ms", static_cast<double>(report.measured.clock_offset_ns[rank]) / 1e6}});
   }
@@ -61,19 +62,31 @@ json what_if(const BubbleReport& report) {
     }
     schedules.push_back({{"schedule", other.schedule},
                          {"chunks", other.num_chunks},
+                         {"layers", other.layers},
+                         {"arguments", other.arguments},
                          {"span_ms", other.span},
                          {"bubble", other.bubble},
-                         {"peak_in_flight", other.peak_in_flight},
+                         {"peak_rank_shares", other.peak_rank_shares},
                          {"peak_activation_bytes", other.peak_bytes}});
   }
   json split = nullptr;
   if (report.split) {
     split = {{"layers", report.split->layers},
-             {"layout", report.split->layout},
+             {"arguments", report.split->arguments},
              {"span_ms", report.split->span},
              {"bubble", report.split->bubble}};
   }
   return {{"schedules", schedules}, {"split", split}};
+}
+
+json advice_of(const Advice& advice) {
+  json proposals = json::array();
+  for (const Proposal& proposal : advice.proposals)
+    proposals.push_back({{"text", proposal.text},
+                         {"arguments", proposal.arguments},
+                         {"span_before_ms", proposal.before},
+                         {"span_after_ms", proposal.after}});
+  return {{"cause", advice.cause}, {"proposals", proposals}};
 }
 
 json timeline_of(const Timeline& timeline, const std::vector<std::vector<Idle>>& idle) {
@@ -106,17 +119,25 @@ std::string report_json(const BubbleReport& report) {
                       {"replica", report.replica},
                       {"steps", steps},
                       {"span_ms", report.span},
+                      {"time_ms",
+                       {{"work", report.time.work},
+                        {"schedule", report.time.schedule},
+                        {"imbalance", report.time.imbalance},
+                        {"transfers", report.time.transfers},
+                        {"unexplained", report.time.unexplained}}},
                       {"bubble", to_json(report.bubble)},
                       {"backward_has_weight", report.backward_has_weight},
                       {"slowest_stage", report.slowest_stage},
                       {"by_rank", ranks_of(report)},
                       {"by_stage", stages_of(report)},
                       {"what_if", what_if(report)},
-                      {"advice", {{"text", report.advice.text}, {"gain", report.advice.gain}}},
+                      {"warnings", report.warnings},
+                      {"advice", advice_of(report.advice)},
                       {"timelines",
                        {{"planned", timeline_of(report.planned, idle_times(report.planned))},
                         {"predicted", timeline_of(report.predicted, idle_times(report.predicted))},
-                        {"measured", timeline_of(report.measured.timeline, report.measured.idle)}}}};
+                        {"measured", timeline_of(report.measured.timeline, report.measured.idle)},
+                        {"measured_step", report.measured.step}}}};
   return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

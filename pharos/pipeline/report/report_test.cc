@@ -1,11 +1,14 @@
 #include "pharos/pipeline/report/report.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
@@ -16,7 +19,9 @@
 namespace pharos::pipeline {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 int num_stages(const Schedule& schedule) { return schedule.num_ranks * schedule.num_chunks; }
@@ -97,31 +102,137 @@ TEST(BubbleReport, AveragesSteps) {
   const BubbleReport report = make_report(steps);
   ASSERT_EQ(report.steps.size(), 3U);
   EXPECT_EQ(report.steps[0].step, 2);
-  EXPECT_EQ(report.measured.step, 4);
+  EXPECT_EQ(report.measured.step, 3);  // the median span
+  EXPECT_THAT(report.warnings, IsEmpty());
   EXPECT_NEAR(report.bubble.measured, bubble, 1e-12);
   EXPECT_EQ(make_report(steps, {.step = 1}).steps.size(), 1U);
 }
 
-TEST(BubbleReport, NamesTheSlowestStageAndWhatHelps) {
+const Proposal& first_proposal(const BubbleReport& report) {
+  static const Proposal kNone;
+  return report.advice.proposals.empty() ? kNone : report.advice.proposals.front();
+}
+
+TEST(BubbleReport, NamesTheLargestPartAndWhatHelps) {
   StageCosts costs = even_costs(4, 10, 10, 10, 0.001);
   for (auto* phase : {&costs.forward, &costs.backward, &costs.weight}) phase->back() += 10;
   const auto steps = measured_of(simulate(one_forward_one_backward(4, 32), costs));
   const BubbleReport report = make_report(steps, {.layers = {2, 2, 2, 2}});
   EXPECT_EQ(report.slowest_stage, 3);
+  EXPECT_THAT(report.advice.cause, HasSubstr("imbalance, "));
+  EXPECT_THAT(report.advice.cause, HasSubstr("rank 3 is the busiest, stage 3 takes 1.60 x the mean stage"));
   ASSERT_TRUE(report.split.has_value());
-  EXPECT_THAT(report.advice.text, HasSubstr(report.split->layout));
-  EXPECT_THAT(make_report(steps).advice.text, HasSubstr("equal stages (stage 3 is the slowest)"));
+  EXPECT_EQ(first_proposal(report).arguments, report.split->arguments);
+  EXPECT_THAT(first_proposal(make_report(steps)).text, HasSubstr("equal stages: up to"));
   EXPECT_FALSE(make_report(steps).split.has_value());
   EXPECT_TRUE(make_report(steps, {.layers = {1, 2}}).layers.empty());
   // Equal stages and few microbatches: the schedule is what costs.
   const auto even = make_report(measured_of(simulate(gpipe(4, 8), even_costs(4, 10, 10, 10))));
-  EXPECT_THAT(even.advice.text, HasSubstr("the schedule zbv"));
+  EXPECT_THAT(even.advice.cause, HasSubstr("the schedule gpipe itself, 27.3 % of the step"));
+  EXPECT_THAT(first_proposal(even).text, HasSubstr("zbv: "));
+  EXPECT_THAT(first_proposal(even).text, HasSubstr("peak 4 rank shares instead of 8"));
   // One rank has no bubble.
   const auto one = make_report(measured_of(simulate(gpipe(1, 4), even_costs(1, 10, 10, 10))));
-  EXPECT_THAT(one.advice.text, HasSubstr("nothing of what is looked at"));
+  EXPECT_THAT(one.advice.cause, HasSubstr("none, no part is 1 %"));
+  EXPECT_THAT(one.advice.proposals, IsEmpty());
   // Transfers that take longer than the stages.
   const auto slow = make_report(measured_of(simulate(zero_bubble_v(3, 8), even_costs(6, 10, 10, 10, 100))));
-  EXPECT_GT(slow.bubble.transfers, 0.2);
+  EXPECT_THAT(slow.advice.cause, HasSubstr("transfers, "));
+  EXPECT_THAT(slow.advice.cause, HasSubstr("takes 100 ms"));
+  EXPECT_THAT(first_proposal(slow).text, HasSubstr("faster transfers"));
+}
+
+// Two layers against six: the split comes first, and what is then said of a schedule is said of that split and can be
+// pasted.
+TEST(BubbleReport, AdviceCanBeDone) {
+  StageCosts costs = even_costs(2, 10, 14, 6, 0.01);
+  for (auto* phase : {&costs.forward, &costs.backward, &costs.weight}) phase->back() *= 3;
+  const auto steps = measured_of(simulate(one_forward_one_backward(2, 8), costs));
+  const BubbleReport report = make_report(steps, {.layers = {2, 6}});
+  EXPECT_THAT(report.advice.cause, HasSubstr("stage 1 has 6 of 8 layers"));
+  ASSERT_EQ(report.advice.proposals.size(), 2U);
+  const Proposal &first = report.advice.proposals[0], &then = report.advice.proposals[1];
+  EXPECT_EQ(first.arguments, "'model.pipeline_model_parallel_layout=\"Et*4|t*4L\"'");
+  EXPECT_NEAR(first.before, report.predicted.span, 1e-9);
+  EXPECT_EQ(then.before, first.after);
+  EXPECT_LT(then.after, then.before);
+  EXPECT_THAT(then.arguments, HasSubstr("model.pipeline_schedule="));
+  EXPECT_THAT(then.arguments, HasSubstr(" 'model.pipeline_model_parallel_layout=\"Et*2|t*2|t*2|t*2L\"'"));
+  const std::string text = report_text(report);
+  EXPECT_THAT(text, HasSubstr("\nfirst: another split: "));
+  EXPECT_THAT(text, HasSubstr("\nthen: " + then.text + ": " + then.arguments + "\n"));
+}
+
+// The percentage of the advice is that of the table.
+TEST(BubbleReport, AdviceAndTableAgree) {
+  auto steps = measured_of(simulate(gpipe(4, 8), even_costs(4, 100, 120, 90, 1)));
+  for (MeasuredStep& step : steps) step.actions.back().end_ns += test_ns(300);  // unexplained: no forecast has it
+  const BubbleReport report = make_report(steps, {.layers = {2, 2, 2, 2}});
+  const Alternative& best = report.schedules.front();
+  const double change = 100 * (best.span / report.predicted.span - 1);
+  const Proposal& first = first_proposal(report);
+  EXPECT_EQ(first.arguments, best.arguments);
+  EXPECT_THAT(first.text, HasSubstr(fmt::format("{:.1f} % shorter ({:.0f} -> {:.0f} ms, both simulated)", -change,
+                                                report.predicted.span, best.span)));
+  EXPECT_THAT(report_text(report), HasSubstr(fmt::format("{:.0f} {:+7.1f}% ", best.span, change)));
+}
+
+// Every third action takes four times as long: its rank is busy then, so that no part of the bubble shows it.
+TEST(BubbleReport, DoubtsUnsteadyTimes) {
+  const Schedule schedule = one_forward_one_backward(2, 9);
+  Timeline timeline = simulate(schedule, even_costs(2, 10, 10, 10));
+  auto steps = measured_of(timeline);
+  const BubbleReport steady = make_report(steps, {.layers = {2, 6}});
+  EXPECT_FALSE(steady.is_noisy);
+  EXPECT_THAT(steady.warnings, ElementsAre("only 1 step was averaged"));
+  EXPECT_THAT(make_report(steps, {.step = 1}).warnings, IsEmpty());
+  for (MeasuredStep& step : steps) {
+    std::int64_t late_ns = 0;
+    for (std::size_t i = 0; i < step.actions.size(); ++i) {
+      MeasuredAction& action = step.actions[i];
+      const std::int64_t took_ns = action.end_ns - action.start_ns;
+      action.asked_ns += late_ns;
+      action.start_ns += late_ns;
+      if (i % 3 == 2) late_ns += 3 * took_ns;
+      action.end_ns += late_ns;
+    }
+  }
+  const BubbleReport report = make_report(steps, {.layers = {2, 6}});
+  EXPECT_TRUE(report.is_noisy);
+  EXPECT_THAT(report.warnings.front(), HasSubstr("do not trust the forecasts"));
+  EXPECT_FALSE(report.split.has_value());
+  EXPECT_GT(report.time.unexplained, 0.2 * report.span);
+  EXPECT_THAT(report.advice.cause, HasSubstr("unexplained"));
+  ASSERT_EQ(report.advice.proposals.size(), 1U);
+  EXPECT_THAT(first_proposal(report).text, HasSubstr("steadier actions"));
+  const std::string text = report_text(report);
+  EXPECT_THAT(text, HasSubstr("\nwarning: the step took +"));
+  EXPECT_THAT(text, HasSubstr("not looked for, the times are too unsteady"));
+}
+
+// "a = b word +c word ..": a less the others, in units of the last digit.
+double left_over(const std::string& line) {
+  double sum = 0, sign = 1;
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    if (word == "=") sign = -1;
+    char* end = nullptr;
+    const double number = std::strtod(word.c_str(), &end);
+    if (end != word.c_str() && *end == 0) sum += sign * number;
+  }
+  return sum;
+}
+
+TEST(BubbleReport, PrintedPartsAddUp) {
+  for (const Schedule& schedule : one_of_each()) {
+    for (const double transfer : {0.013, 0.37, 3.1, 9.77}) {
+      const auto report = make_report(measured_of(simulate(schedule, uneven_costs(num_stages(schedule), transfer))));
+      const TimeParts& time = report.time;
+      EXPECT_NEAR(time.work + time.schedule + time.imbalance + time.transfers + time.unexplained, report.span, 1e-9);
+      for (const std::string& line : {report_heading(report)[1], report_heading(report)[2]})
+        EXPECT_NEAR(left_over(line), 0, 1e-9) << line;
+    }
+  }
 }
 
 std::string refusal(const std::vector<MeasuredStep>& steps, const ReportOptions& options) {
@@ -150,14 +261,34 @@ TEST(BubbleReport, TextSaysWhatAndWhere) {
   const BubbleReport report = make_report(steps, {.layers = {2, 2}});
   const std::string text = report_text(report);
   for (const char* part :
-       {"1f1b, 2 ranks, 2 microbatches; step 5; the pipeline that begins at rank 0",
-        "most would help: ", "the clock of rank 1 was corrected by +500.000 ms", "this schedule has no W", "<- slowest",
+       {"1f1b, 2 ranks, 2 microbatches; step 5; the pipeline that begins at rank 0", "\ncause: imbalance, ",
+        "the clock of rank 1 was corrected by +500.000 ms", "this schedule has no W", "<- slowest", "<- busiest",
         "layers: 2", "1f1b, as now", "zbv, 2 chunks",
-        "dualpipev              no: ", "model.pipeline_model_parallel_layout='Et*3|tL'", "in B", "stage 1 ("})
+        "dualpipev              no: The dualpipev schedule on 2 pipeline ranks cannot run 2 microbatches.",
+        "at least 4", "'model.pipeline_model_parallel_layout=\"Et*3|tL\"'", "in B", "| stage 1 ("})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, Not(HasSubstr("-0.0 ")));
   EXPECT_EQ(summary_line(report).substr(0, 17), "pipeline: bubble ");
-  EXPECT_THAT(summary_line(report), HasSubstr("slowest stage 1"));
+  EXPECT_THAT(summary_line(report), HasSubstr("; cause: imbalance, "));
+}
+
+// A wait of a hundredth of a millisecond in a step of 200 is not worth a name.
+TEST(BubbleReport, NamesOnlyWaitsThatCount) {
+  StageCosts costs = even_costs(2, 10, 10, 10, 0);
+  costs.backward[1] += 0.001;
+  const auto text = report_text(make_report(measured_of(simulate(gpipe(2, 8), costs))));
+  EXPECT_THAT(text, Not(HasSubstr("<- busiest")));
+  EXPECT_THAT(text, Not(HasSubstr("stage 1 (0.0 ms)")));
+}
+
+TEST(BubbleReport, SaysWhenDualpipevIsAhead) {
+  const auto text = [](double backward, double weight) {
+    return report_text(make_report(measured_of(simulate(zero_bubble_1p(4, 8), even_costs(4, 10, backward, weight)))));
+  };
+  const std::string long_backward = text(16, 4);
+  EXPECT_EQ(long_backward.find("dualpipev: ") != std::string::npos,
+            long_backward.find("note: dualpipev") != std::string::npos);
+  EXPECT_THAT(text(10, 10), Not(HasSubstr("note: dualpipev")));
 }
 
 TEST(BubbleReport, JsonHasTheNumbers) {
@@ -172,7 +303,16 @@ TEST(BubbleReport, JsonHasTheNumbers) {
   EXPECT_EQ(measured.at("ranks")[0].at("actions").size(), 2U * 3 * 4);
   EXPECT_EQ(measured.at("ranks")[0].at("actions")[0], nlohmann::json({"F0", 0, 10}));
   EXPECT_EQ(json.at("what_if").at("schedules").size(), 5U);
-  EXPECT_TRUE(json.at("advice").at("text").is_string());
+  EXPECT_TRUE(json.at("advice").at("cause").is_string());
+  EXPECT_NEAR(json.at("time_ms").at("transfers").get<double>() + json.at("time_ms").at("unexplained").get<double>(),
+              real.span - json.at("time_ms").at("work").get<double>() -
+                  json.at("time_ms").at("schedule").get<double>() - json.at("time_ms").at("imbalance").get<double>(),
+              1e-9);
+  EXPECT_EQ(json.at("by_rank")[0].at("peak_rank_shares"), 2);
+  for (const auto& other : json.at("what_if").at("schedules")) {
+    if (other.contains("arguments"))
+      EXPECT_THAT(other.at("arguments").get<std::string>(), HasSubstr("model.pipeline_schedule="));
+  }
 }
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -185,7 +325,10 @@ TEST(BubbleReport, SvgHasBothTimelinesOnOneScale) {
   const Schedule schedule = one_forward_one_backward(3, 4);
   auto steps = measured_of(simulate(schedule, uneven_costs(3, 2)));
   steps[0].actions[1].asked_ns += test_ns(1);
-  const std::string svg = report_svg(make_report(steps));
+  const BubbleReport report = make_report(steps);
+  const std::string svg = report_svg(report);
+  EXPECT_THAT(svg, HasSubstr(parts_text(report.bubble)));
+  EXPECT_THAT(svg, HasSubstr("cause: " + report.advice.cause));
   EXPECT_EQ(count(svg, "<g><title>"), 2U * 3 * 2 * 4);
   EXPECT_EQ(count(svg, ", stage "), 2U * 3);
   for (const char* part : {"1f1b planned, equal stages and free transfers: span ", "measured, step 1: span ",
@@ -204,7 +347,8 @@ TEST(BubbleReport, FilesOfARun) {
   const auto steps = measured_of(simulate(gpipe(2, 4), even_costs(2)));
   for (const MeasuredStep& step : steps) MeasuredFile(folder, step.global_rank).append(step);
   const BubbleReport report = make_report(steps);
-  EXPECT_EQ(write_report_files(folder), summary_line(report));
+  EXPECT_EQ(write_report_files(folder),
+            summary_line(report) + "; details " + (folder / "pipeline_report.txt").string());
   EXPECT_EQ(base::read_file(folder / "pipeline_report.txt"), report_text(report));
   EXPECT_EQ(base::read_file(folder / "pipeline_report.json"), report_json(report));
   EXPECT_EQ(base::read_file(folder / "pipeline_report.svg"), report_svg(report));

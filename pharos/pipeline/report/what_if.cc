@@ -9,6 +9,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
 #include "pharos/pipeline/dependencies.h"
+#include "pharos/pipeline/render.h"
 
 namespace pharos::pipeline {
 namespace {
@@ -78,24 +79,34 @@ int num_chunks_of(const std::string& name, const Schedule& current) {
   return name == "interleaved" ? std::max(2, current.num_chunks) : 1;
 }
 
+std::string arguments_of(const Alternative& other, const Schedule& current) {
+  std::string arguments = "model.pipeline_schedule=" + other.schedule;
+  if (other.num_chunks == current.num_chunks) return arguments;
+  // A layout says how many chunks there are, but must not differ from a number that the run has set.
+  if (other.layers.empty() || current.num_chunks > 1)
+    arguments += fmt::format(" model.virtual_pipeline_model_parallel_size={}", other.num_chunks);
+  return other.layers.empty() ? arguments : arguments + " " + layout_argument(other.layers);
+}
+
 Alternative alternative(const std::string& name, const Schedule& current, const StageCosts& costs,
                         const std::vector<int>& layers) {
   Alternative result;
   result.schedule = name;
   result.num_chunks = num_chunks_of(name, current);
+  const int num_stages = current.num_ranks * result.num_chunks;
+  if (!layers.empty()) result.layers = divided_layers(layers, num_stages);
   try {
     const Schedule schedule = make_schedule(name, {.num_ranks = current.num_ranks,
                                                    .num_chunks = result.num_chunks,
                                                    .num_microbatches = current.num_microbatches});
-    const Timeline timeline = simulate(schedule, resampled(costs, current.num_ranks * result.num_chunks, layers));
+    const Timeline timeline = simulate(schedule, resampled(costs, num_stages, layers));
+    result.arguments = arguments_of(result, current);
     result.span = timeline.span;
     result.bubble = timeline.bubble;
-    for (const RankTimeline& line : timeline.ranks)
-      result.peak_in_flight =
-          std::max(result.peak_in_flight, static_cast<double>(line.peak_in_flight) / result.num_chunks);
+    result.peak_rank_shares = peak_rank_shares(timeline);
     result.peak_bytes = timeline.peak_bytes;
   } catch (const base::UserError& error) {
-    result.obstacle = error.parts().what;
+    result.obstacle = error.parts().what + " " + error.parts().why;
   }
   return result;
 }
@@ -139,16 +150,6 @@ std::vector<int> balanced_layers(const Schedule& schedule, const LayerTimes& tim
     of_rank[holders[best].rank] += times.per_layer[best];
   }
   return layers;
-}
-
-std::string layout_of(const std::vector<int>& layers) {
-  std::vector<std::string> stages;
-  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
-    std::string text = stage == 0 ? "E" : "";
-    if (layers[stage] > 0) text += layers[stage] == 1 ? "t" : fmt::format("t*{}", layers[stage]);
-    stages.push_back(stage + 1 == layers.size() ? text + "L" : text);
-  }
-  return base::join(stages, "|");
 }
 
 }  // namespace
@@ -256,15 +257,26 @@ LayerTimes layer_times(const StageCosts& costs, const std::vector<int>& layers) 
   return times;
 }
 
+std::string layout_argument(const std::vector<int>& layers) {
+  std::vector<std::string> stages;
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    std::string text = stage == 0 ? "E" : "";
+    if (layers[stage] > 0) text += layers[stage] == 1 ? "t" : fmt::format("t*{}", layers[stage]);
+    stages.push_back(stage + 1 == layers.size() ? text + "L" : text);
+  }
+  return fmt::format("'model.pipeline_model_parallel_layout=\"{}\"'", base::join(stages, "|"));
+}
+
 std::optional<Split> better_split(const Schedule& schedule, const StageCosts& costs, const std::vector<int>& layers) {
   if (layers.size() < 2) return std::nullopt;
   const LayerTimes times = layer_times(costs, layers);
   Split split;
   split.layers = balanced_layers(schedule, times, layers);
   if (split.layers == layers) return std::nullopt;
-  const Timeline timeline = simulate(schedule, costs_with(costs, times, split.layers));
+  split.costs = costs_with(costs, times, split.layers);
+  const Timeline timeline = simulate(schedule, split.costs);
   if (timeline.span >= simulate(schedule, costs).span * (1 - 1e-6)) return std::nullopt;
-  split.layout = layout_of(split.layers);
+  split.arguments = layout_argument(split.layers);
   split.span = timeline.span;
   split.bubble = timeline.bubble;
   return split;

@@ -12,11 +12,13 @@ namespace pharos::pipeline {
 struct Alternative {
   std::string schedule;
   int num_chunks = 1;
-  std::string obstacle;  ///< why it cannot be run with these ranks and microbatches; then the rest is 0
+  std::string obstacle;  ///< why it cannot be run with these ranks and microbatches, and what can; the rest is 0 then
+  std::vector<int> layers;  ///< [stage]; empty: unknown
+  std::string arguments;    ///< that set it on the command line: schedule, and layout where the stages are others
   double span = 0;
   double bubble = 0;
-  double peak_in_flight = 0;  ///< of the rank that keeps most, in activations of a whole rank's share
-  double peak_bytes = 0;      ///< 0: not measured
+  double peak_rank_shares = 0;  ///< of the rank that keeps most
+  double peak_bytes = 0;        ///< 0: not measured
 };
 
 /// Times of the layers within the stages; in the unit of the costs.
@@ -50,9 +52,14 @@ StageCosts resampled(const StageCosts& costs, int num_stages, const std::vector<
 std::vector<Alternative> other_schedules(const Schedule& schedule, const StageCosts& costs,
                                          const std::vector<int>& layers = {});
 
+/// The command-line argument for a split, quoted for a shell, where a bare value with commas would be a list:
+/// 'model.pipeline_model_parallel_layout="Et*2|t*2L"'.
+std::string layout_argument(const std::vector<int>& layers);
+
 struct Split {
   std::vector<int> layers;  ///< [stage]
-  std::string layout;       ///< model.pipeline_model_parallel_layout
+  std::string arguments;    ///< that set it on the command line
+  StageCosts costs;
   double span = 0;
   double bubble = 0;
 };

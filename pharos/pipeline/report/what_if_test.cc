@@ -88,15 +88,48 @@ TEST(OtherSchedules, AreSimulatedFromTheSameCosts) {
   }
   const auto gpipe_row = std::find_if(alternatives.begin(), alternatives.end(),
                                       [](const Alternative& other) { return other.schedule == "gpipe"; });
-  EXPECT_EQ(gpipe_row->peak_in_flight, 9);
+  EXPECT_EQ(gpipe_row->peak_rank_shares, 9);
 }
 
 TEST(OtherSchedules, SayWhatCannotBeRun) {
   const auto alternatives = other_schedules(gpipe(4, 5), even_costs(4));
   EXPECT_THAT(alternatives.back().schedule, "dualpipev");
-  EXPECT_THAT(alternatives.back().obstacle, HasSubstr("5 microbatches"));
+  EXPECT_THAT(alternatives.back().obstacle, HasSubstr("5 microbatches. "));
+  EXPECT_THAT(alternatives.back().obstacle, HasSubstr("at least 8"));
   EXPECT_EQ(alternatives.back().span, 0);
   EXPECT_EQ(alternatives.front().obstacle, "");
+}
+
+/// The text between the double quotes.
+std::string layout_in(const std::string& arguments) {
+  const std::size_t begin = arguments.find('"') + 1;
+  return arguments.substr(begin, arguments.find('"', begin) - begin);
+}
+
+// Arguments set exactly the stages that were simulated, from any number of chunks to any.
+TEST(OtherSchedules, HaveTheArgumentsOfTheirStages) {
+  const std::vector<int> one{1, 2, 3}, two{1, 1, 1, 0, 2, 1};
+  for (const auto& [schedule, layers] : {std::pair(one_forward_one_backward(3, 9), one), {zero_bubble_v(3, 9), two}}) {
+    const StageCosts costs = uneven_costs(static_cast<int>(layers.size()), 1);
+    for (const Alternative& other : other_schedules(schedule, costs, layers)) {
+      const std::string arguments = other.arguments + " ";
+      EXPECT_THAT(arguments, HasSubstr("model.pipeline_schedule=" + other.schedule + " "));
+      const bool has_other_stages = other.num_chunks != schedule.num_chunks;
+      ASSERT_EQ(arguments.find('"') != std::string::npos, has_other_stages) << arguments;
+      EXPECT_EQ(arguments.find("virtual_pipeline_model_parallel_size=1 ") != std::string::npos,
+                has_other_stages && schedule.num_chunks == 2);
+      if (!has_other_stages) continue;
+      const auto stages = config::parse_pipeline_layout(layout_in(arguments));
+      std::vector<int> found;
+      for (const std::string& stage : stages)
+        found.push_back(static_cast<int>(std::count(stage.begin(), stage.end(), 't')));
+      EXPECT_EQ(found, other.layers);
+      const Schedule changed =
+          make_schedule(other.schedule, {.num_ranks = 3, .num_chunks = other.num_chunks, .num_microbatches = 9});
+      EXPECT_EQ(other.span, simulate(changed, restaged(costs, layers, found)).span);
+    }
+    EXPECT_THAT(other_schedules(schedule, costs).front().arguments, testing::Not(HasSubstr("layout")));
+  }
 }
 
 // Two layers of 6 ms in each stage; the loss takes as long as 3 ms more, the embedding 1.
@@ -137,7 +170,7 @@ TEST(BetterSplit, MovesLayersFromTheSlowStage) {
   }
   EXPECT_NEAR(split->span, simulate(schedule, expected).span, 1e-9);
   EXPECT_LT(split->span, simulate(schedule, costs).span);
-  const auto stages = config::parse_pipeline_layout(split->layout);
+  const auto stages = config::parse_pipeline_layout(layout_in(split->arguments));
   ASSERT_EQ(stages.size(), 4U);
   for (std::size_t stage = 0; stage < 4; ++stage)
     EXPECT_EQ(std::count(stages[stage].begin(), stages[stage].end(), 't'), split->layers[stage]);
