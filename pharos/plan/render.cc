@@ -165,8 +165,7 @@ void add_pipeline(Page& page, const PipelinePlan& pipeline) {
   page.row("of it", "", bubble_causes(pipeline));
   if (const auto& better = pipeline.better_layout) {
     page.row("with a better layout", fmt::format("{:.1f} %", 100 * better->bubble),
-             fmt::format("step {:.4g} {}: '{}'", better->span, pipeline.costs.time_unit,
-                         base::join(better->overrides, "' '")));
+             fmt::format("step {:.4g} {}: {}", better->span, pipeline.costs.time_unit, better->arguments));
   }
   for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     const pipeline::RankTimeline& line = timeline.ranks[rank];

@@ -92,7 +92,7 @@ json pipeline_json(const PipelinePlan& pipeline) {
   }
   json better_layout;
   if (const auto& better = pipeline.better_layout)
-    better_layout = {{"overrides", better->overrides}, {"span", better->span}, {"bubble", better->bubble}};
+    better_layout = {{"arguments", better->arguments}, {"span", better->span}, {"bubble", better->bubble}};
   return {{"schedule", timeline.schedule.name},
           {"num_chunks", timeline.schedule.num_chunks},
           {"num_microbatches", timeline.schedule.num_microbatches},

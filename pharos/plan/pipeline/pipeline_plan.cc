@@ -104,8 +104,8 @@ OtherSchedule try_schedule(const std::string& name, const ResolvedConfig& resolv
     pipeline::StageCosts costs = costs_from_flops(changed->config, chunks, defers_weights(schedule)).costs;
     other.has_planned_stages = have_same_stages(chunks, plan.chunks);
     if (plan.has_measured_times) {
-      pipeline::StageCosts measured =
-          pipeline::resampled(plan.costs.costs, static_cast<int>(chunks.size()), layers_of(plan.chunks));
+      pipeline::StageCosts measured = plan.costs.costs;
+      if (!other.has_planned_stages) measured = pipeline::restaged(measured, layers_of(plan.chunks), layers_of(chunks));
       measured.activation_bytes = std::move(costs.activation_bytes);
       measured.weight_bytes = std::move(costs.weight_bytes);
       costs = std::move(measured);
@@ -149,16 +149,15 @@ std::optional<BetterLayout> find_better_layout(const ResolvedConfig& resolved, c
   const pipeline::Schedule& schedule = plan.timeline.schedule;
   const auto split = pipeline::better_split(schedule, plan.costs.costs, layers_of(plan.chunks));
   if (!split) return std::nullopt;
-  BetterLayout better{.overrides = {"model.pipeline_model_parallel_layout=\"" + split->layout + "\""},
-                      .span = split->span,
-                      .bubble = split->bubble};
+  BetterLayout better{.arguments = split->arguments, .span = split->span, .bubble = split->bubble};
   ResolvedConfig changed = resolved;
   ModelConfig& model = changed.config.model;
-  model.pipeline_model_parallel_layout = split->layout;
+  const std::size_t quote = split->arguments.find('"') + 1;  // 'model.pipeline_model_parallel_layout="Et*2|t*2L"'
+  model.pipeline_model_parallel_layout = split->arguments.substr(quote, split->arguments.rfind('"') - quote);
   const auto clear = [&](auto& field, const char* name, const char* value) {
     if (!field) return;
     field = {};
-    better.overrides.push_back(fmt::format("model.{}={}", name, value));
+    better.arguments += fmt::format(" model.{}={}", name, value);
   };
   clear(model.num_layers_in_first_pipeline_stage, "num_layers_in_first_pipeline_stage", "null");
   clear(model.num_layers_in_last_pipeline_stage, "num_layers_in_last_pipeline_stage", "null");
@@ -234,12 +233,12 @@ std::string bubble_causes(const PipelinePlan& plan) {
 
 std::string render_timeline_text(const PipelinePlan& plan) {
   const pipeline::Schedule& schedule = plan.timeline.schedule;
-  return fmt::format("{}: {} pipeline rank{}, {} chunk{} each, {} microbatch{}\nTimes: {}.\n\n{}Of the bubble: {}.\n\n{}",
-                     schedule.name, schedule.num_ranks, schedule.num_ranks == 1 ? "" : "s", schedule.num_chunks,
-                     schedule.num_chunks == 1 ? "" : "s", schedule.num_microbatches,
-                     schedule.num_microbatches == 1 ? "" : "es", plan.costs.source,
-                     pipeline::render_text(plan.timeline, 100, plan.costs.time_unit), bubble_causes(plan),
-                     pipeline::render_text(schedule));
+  return fmt::format(
+      "{}: {} pipeline rank{}, {} chunk{} each, {} microbatch{}\nTimes: {}.\n\n{}Of the bubble: {}.\n\n{}",
+      schedule.name, schedule.num_ranks, schedule.num_ranks == 1 ? "" : "s", schedule.num_chunks,
+      schedule.num_chunks == 1 ? "" : "s", schedule.num_microbatches, schedule.num_microbatches == 1 ? "" : "es",
+      plan.costs.source, pipeline::render_text(plan.timeline, 100, plan.costs.time_unit), bubble_causes(plan),
+      pipeline::render_text(schedule));
 }
 
 std::string render_timeline_svg(const PipelinePlan& plan) {

@@ -39,7 +39,7 @@ struct OtherSchedule {
 
 /// Another split of the layers for the planned schedule, with a shorter step.
 struct BetterLayout {
-  std::vector<std::string> overrides;  ///< for the command line, without quotes of a shell
+  std::string arguments;  ///< that set it on the command line, quoted for a shell
   double span = 0;
   double bubble = 0;
 };
