@@ -215,6 +215,7 @@ TEST(Executor, AnExceptionNamesActionAndStage) {
 
 TEST(Executor, ScheduleOfTheConfigurationIsRefusedWithReason) {
   EXPECT_THROW(schedule_of(model_of("1f2b", 2, 1), 4), base::UserError);
+  EXPECT_THROW(schedule_of(model_of("interleaved", 2, 1), 4), base::UserError);
   EXPECT_THROW(schedule_of(model_of("dualpipev", 4, 1), 3), base::UserError);
   EXPECT_THROW(schedule_of(model_of("zbv", 4, 3), 8), base::UserError);
 }

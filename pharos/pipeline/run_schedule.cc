@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <numeric>
 
@@ -23,7 +24,9 @@ bool is_generated(const std::string& name) {
 /// The schedule in the file `path`, for as many microbatches as it has.
 Schedule read_schedule(const config::ModelConfig& model, const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) {
-    const auto nearest = base::nearest_names(path, schedule_names());
+    std::string lower = path;
+    std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+    const auto nearest = base::nearest_names(lower, schedule_names());
     throw base::UserError({.what = fmt::format("There is no schedule '{}', and no file of that name.", path),
                            .where = "model.pipeline_schedule",
                            .fix = nearest.empty()
@@ -56,6 +59,11 @@ ScheduleShape shape_of(const config::ModelConfig& model, int num_microbatches) {
 
 Schedule schedule_of(const config::ModelConfig& model, int num_microbatches) {
   const std::string name = config::pipeline_schedule_or_default(model);
+  if (name == "interleaved" && model.pipeline_model_parallel_size > 1 && config::num_model_chunks(model) == 1) {
+    throw base::UserError({.what = "The interleaved schedule needs several model chunks per rank.",
+                           .where = "model.pipeline_schedule",
+                           .fix = "Set model.virtual_pipeline_model_parallel_size to 2 or more, or use 1f1b."});
+  }
   if (is_generated(name)) return make_schedule(name, shape_of(model, num_microbatches));
   Schedule schedule = read_schedule(model, name);
   if (schedule.num_microbatches == num_microbatches) return schedule;
@@ -89,7 +97,8 @@ std::vector<int> ranks_of_stages(const config::ModelConfig& model) {
 }
 
 Schedule forward_schedule(const config::ModelConfig& model, int num_microbatches) {
-  Schedule forwards{.name = "forward", .num_microbatches = num_microbatches, .stage_of = stages_of_ranks(model), .actions = {}};
+  Schedule forwards{
+      .name = "forward", .num_microbatches = num_microbatches, .stage_of = stages_of_ranks(model), .actions = {}};
   forwards.num_ranks = static_cast<int>(forwards.stage_of.size());
   forwards.num_chunks = static_cast<int>(forwards.stage_of.front().size());
   for (const std::vector<int>& stages : forwards.stage_of) {

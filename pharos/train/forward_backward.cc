@@ -72,15 +72,10 @@ class Chunks : public pipeline::StageRunner {
   std::vector<TensorSpec> boundary(int /*microbatch*/, int /*stage*/) override { return {boundary_}; }
 
   const LossSums& sums() const { return sums_; }
-  std::int64_t data_wait_ns() const { return data_wait_ns_; }
 
  protected:
-  Microbatch read(int microbatch) {
-    PHAROS_SPAN(span, lens::Group::kDataLoading, "megatron.dataloader.wait");
-    const std::int64_t start = base::monotonic_ns();
-    Microbatch batch = slice_context(microbatch_(microbatch), parallel_.context.rank(), parallel_.context.size());
-    data_wait_ns_ += base::monotonic_ns() - start;
-    return batch;
+  Microbatch read(int microbatch) const {
+    return slice_context(microbatch_(microbatch), parallel_.context.rank(), parallel_.context.size());
   }
 
   static nn::ForwardContext context_of(const Microbatch& batch) {
@@ -102,7 +97,6 @@ class Chunks : public pipeline::StageRunner {
  private:
   const MicrobatchProvider& microbatch_;
   TensorSpec boundary_;
-  std::int64_t data_wait_ns_ = 0;
 };
 
 class TrainingChunks : public Chunks {
@@ -120,7 +114,7 @@ class TrainingChunks : public Chunks {
 #ifdef PHAROS_BROKEN_STAGE
     break_down(chunk(index).stage().first_layer, microbatch, input_.step + 1);
 #endif
-    const Microbatch batch = read(microbatch);
+    const Microbatch batch = wait_for(microbatch);
     nn::ForwardContext context = context_of(batch);
     context.training = true;
     context.seed = static_cast<std::uint64_t>(config_.rng.seed);
@@ -166,6 +160,7 @@ class TrainingChunks : public Chunks {
   }
 
   std::int64_t peak_activation_bytes() const { return peak_bytes_; }
+  std::int64_t data_wait_ns() const { return data_wait_ns_; }
 
  private:
   struct InFlight {
@@ -174,6 +169,14 @@ class TrainingChunks : public Chunks {
     MicrobatchLoss loss;
     std::unique_ptr<nn::WeightGradientQueue> weight_gradients;
   };
+
+  Microbatch wait_for(int microbatch) {
+    PHAROS_SPAN(span, lens::Group::kDataLoading, "megatron.dataloader.wait");
+    const std::int64_t start = base::monotonic_ns();
+    Microbatch batch = read(microbatch);
+    data_wait_ns_ += base::monotonic_ns() - start;
+    return batch;
+  }
 
   /// d(scaled loss of the step) / d(sum of this microbatch); counts the microbatch.
   at::Tensor loss_gradient(const MicrobatchLoss& loss) {
@@ -194,6 +197,7 @@ class TrainingChunks : public Chunks {
   at::Device device_;
   std::int64_t bytes_before_;
   std::int64_t peak_bytes_ = 0;
+  std::int64_t data_wait_ns_ = 0;
   std::map<std::pair<int, int>, InFlight> in_flight_;  ///< by microbatch and chunk
 };
 

@@ -78,7 +78,7 @@ class Trainer {
   bool is_skipped_by_request(std::int64_t iteration) const;
   base::ExitCode leave(const ExitDecision& decision);
   bool is_pipelined() const { return parallel_.pipeline.size() > 1; }
-  /// Keeps what the pipeline measured in the step that was just completed, in every train step that is logged.
+  /// Keeps what the pipeline measured in the step at hand, if it is one that is logged or the last.
   void keep_measured(pipeline::MeasuredStep measured);
   /// After the last step: the bubble explained, in the run folder and the log.
   void report_pipeline();

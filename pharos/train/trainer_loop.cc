@@ -229,7 +229,8 @@ std::int64_t Trainer::write_checkpoint() {
 }
 
 void Trainer::keep_measured(pipeline::MeasuredStep measured) {
-  if (measured_ == nullptr || measured.step % config_.logger.log_interval != 0) return;
+  const bool is_kept = measured.step % config_.logger.log_interval == 0 || measured.step == train_iters_;
+  if (measured_ == nullptr || !is_kept) return;
   measured.global_rank = parallel_.rank;
   measured.replica = parallel_.pipeline.ranks().front();
   try {
@@ -249,7 +250,10 @@ void Trainer::report_pipeline() {
     options.layers.push_back(static_cast<int>(stage.num_layers));
   try {
     const std::string summary = pipeline::write_report_files(folder_.path(), options);
-    if (!summary.empty()) console_.line(summary);
+    console_.line(!summary.empty() ? summary
+                                   : fmt::format("pipeline: nothing was measured, no step was logged "
+                                                 "(logger.log_interval = {})",
+                                                 config_.logger.log_interval));
   } catch (const base::UserError& error) {
     console_.line("warning: there is no report of the pipeline: " + error.parts().what);
   }

@@ -47,10 +47,14 @@ void declare_stages(SectionBuilder<C>& model) {
              "what sits on which stage: E embedding, t layer, m MTP, L loss, | next stage, x*n repeats")
       .normalized_by(&layout_text_of)
       .one_rank();
-  model.field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage, "layers of the first stage")
+  model
+      .field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage,
+             "layers of the first pipeline rank")
       .min(0)
       .one_rank();
-  model.field("num_layers_in_last_pipeline_stage", &C::num_layers_in_last_pipeline_stage, "layers of the last stage")
+  model
+      .field("num_layers_in_last_pipeline_stage", &C::num_layers_in_last_pipeline_stage,
+             "layers of the last pipeline rank")
       .min(0)
       .one_rank();
   model

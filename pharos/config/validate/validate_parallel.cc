@@ -103,8 +103,11 @@ void check_overlap_of_experts(RuleChecker& check) {
 void check_even_split(RuleChecker& check) {
   const ModelConfig& model = check.config().model;
   const std::int64_t pipeline = model.pipeline_model_parallel_size, chunks = num_model_chunks(model);
-  const std::vector<std::string> fields = {"model.num_layers", "model.pipeline_model_parallel_size",
-                                           "model.virtual_pipeline_model_parallel_size"};
+  std::vector<std::string> fields = {"model.num_layers", "model.pipeline_model_parallel_size",
+                                     "model.virtual_pipeline_model_parallel_size"};
+  if (model.account_for_embedding_in_pipeline_split)
+    fields.emplace_back("model.account_for_embedding_in_pipeline_split");
+  if (model.account_for_loss_in_pipeline_split) fields.emplace_back("model.account_for_loss_in_pipeline_split");
   const bool uneven = model.num_layers_in_first_pipeline_stage || model.num_layers_in_last_pipeline_stage;
   const std::int64_t accounted =
       (model.account_for_embedding_in_pipeline_split ? 1 : 0) + (model.account_for_loss_in_pipeline_split ? 1 : 0);
@@ -128,7 +131,8 @@ void check_even_split(RuleChecker& check) {
                 number(layers) + (accounted > 0 ? " layers (with embedding or loss counted)" : " layers") +
                     " cannot be split evenly over " + number(stages) + " pipeline stages.",
                 "Use a pipeline size of " + divisors_text(*model.num_layers + accounted) +
-                    ", or give model.pipeline_model_parallel_layout.");
+                    ", another number of layers on one end (model.num_layers_in_first_pipeline_stage, "
+                    "model.num_layers_in_last_pipeline_stage), or model.pipeline_model_parallel_layout.");
   check.require(
       layers % stages != 0 || layers / stages % chunks == 0, fields,
       number(layers / stages) + " layers of a pipeline rank cannot be split into " + number(chunks) + " chunks.",
