@@ -79,10 +79,10 @@ class Adviser {
     if (advice_.cause.empty()) advice_.cause = text;
   }
 
-  void propose(const std::string& text, const std::string& arguments, double after) {
+  void propose(const std::string& text, const std::string& arguments, double before, double after) {
     constexpr std::size_t kMostProposals = 2;
-    if (advice_.proposals.size() == kMostProposals || after > now_ * (1 - kLeast)) return;
-    advice_.proposals.push_back({text, arguments, now_, after});
+    if (advice_.proposals.size() == kMostProposals || after > before * (1 - kLeast)) return;
+    advice_.proposals.push_back({text, arguments, before, after});
   }
 
   void on_schedule(const std::string& amount) {
@@ -91,20 +91,21 @@ class Adviser {
     const Alternative& best = schedules_.front();
     propose(fmt::format("{}: {}, peak {:.3g} rank shares instead of {:.3g}", best.schedule, shorter(now_, best.span),
                         best.peak_rank_shares, peak_rank_shares(report_.predicted)),
-            best.arguments, best.span);
+            best.arguments, now_, best.span);
   }
 
   void on_imbalance(const std::string& amount) {
     name_cause(fmt::format("imbalance, {}: {}", amount, imbalance_text(report_)));
     if (report_.is_noisy) return;
     if (report_.split) {
-      propose("another split: " + shorter(now_, report_.split->span), report_.split->arguments, report_.split->span);
+      propose("another split: " + shorter(now_, report_.split->span), report_.split->arguments, now_,
+              report_.split->span);
       // What comes after is forecast with this split.
       now_ = report_.split->span;
       schedules_ = other_schedules(report_.predicted.schedule, report_.split->costs, report_.split->layers);
     } else if (report_.layers.empty()) {
       const double equal = now_ - report_.time.imbalance;
-      propose("equal stages: up to " + shorter(now_, equal), "", equal);
+      propose("equal stages: up to " + shorter(now_, equal), "", now_, equal);
     }
   }
 
@@ -112,16 +113,15 @@ class Adviser {
     name_cause(fmt::format("transfers, {}: {}", amount, slowest_hop_text(report_)));
     if (report_.is_noisy) return;
     const double without = now_ - report_.time.transfers;
-    propose("faster transfers: up to " + shorter(now_, without), "", without);
+    propose("faster transfers: up to " + shorter(now_, without), "", now_, without);
   }
 
   void on_unexplained(const std::string& amount) {
     name_cause(fmt::format("{} unexplained: actions slower than their median, or time between actions", amount));
     const double before = report_.span, after = report_.predicted.span;
-    advice_.proposals.push_back(
-        {fmt::format("steadier actions and less host time (`pharos trace show`): up to {:.1f} % shorter",
-                     100 * (1 - after / before)),
-         "", before, after});
+    propose(fmt::format("steadier actions and less host time (`pharos trace show`): up to {:.1f} % shorter",
+                        100 * (1 - after / before)),
+            "", before, after);
   }
 
   const BubbleReport& report_;

@@ -81,10 +81,10 @@ struct Proposal {
   double after = 0;
 };
 
-/// Why the step takes longer than its work, largest part first, and what to do about it in this order.
+/// Why the step takes longer than its work, and what to do about it.
 struct Advice {
-  std::string cause;
-  std::vector<Proposal> proposals;  ///< each on top of the one before; at most two
+  std::string cause;                ///< the largest part
+  std::vector<Proposal> proposals;  ///< at most two; what follows a better split is forecast with that split
 };
 
 struct BubbleReport {

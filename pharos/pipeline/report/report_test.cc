@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -166,7 +167,7 @@ TEST(BubbleReport, AdviceCanBeDone) {
 // The percentage of the advice is that of the table.
 TEST(BubbleReport, AdviceAndTableAgree) {
   auto steps = measured_of(simulate(gpipe(4, 8), even_costs(4, 100, 120, 90, 1)));
-  for (MeasuredStep& step : steps) step.actions.back().end_ns += test_ns(300);  // unexplained: no forecast has it
+  steps[0].actions.back().end_ns += test_ns(300);  // unexplained: no forecast has it
   const BubbleReport report = make_report(steps, {.layers = {2, 2, 2, 2}});
   const Alternative& best = report.schedules.front();
   const double change = 100 * (best.span / report.predicted.span - 1);
@@ -177,26 +178,20 @@ TEST(BubbleReport, AdviceAndTableAgree) {
   EXPECT_THAT(report_text(report), HasSubstr(fmt::format("{:.0f} {:+7.1f}% ", best.span, change)));
 }
 
-// Every third action takes four times as long: its rank is busy then, so that no part of the bubble shows it.
+// Every fifth time of 10 ms takes 100: the ranks are busy then, so that no part of the bubble shows it.
 TEST(BubbleReport, DoubtsUnsteadyTimes) {
-  const Schedule schedule = one_forward_one_backward(2, 9);
-  Timeline timeline = simulate(schedule, even_costs(2, 10, 10, 10));
+  Timeline timeline = simulate(one_forward_one_backward(2, 9), even_costs(2, 10, 10, 10));
   auto steps = measured_of(timeline);
   const BubbleReport steady = make_report(steps, {.layers = {2, 6}});
   EXPECT_FALSE(steady.is_noisy);
   EXPECT_THAT(steady.warnings, ElementsAre("only 1 step was averaged"));
   EXPECT_THAT(make_report(steps, {.step = 1}).warnings, IsEmpty());
-  for (MeasuredStep& step : steps) {
-    std::int64_t late_ns = 0;
-    for (std::size_t i = 0; i < step.actions.size(); ++i) {
-      MeasuredAction& action = step.actions[i];
-      const std::int64_t took_ns = action.end_ns - action.start_ns;
-      action.asked_ns += late_ns;
-      action.start_ns += late_ns;
-      if (i % 3 == 2) late_ns += 3 * took_ns;
-      action.end_ns += late_ns;
-    }
+  const auto stretch = [](double time) { return time + 90 * std::floor((time + 1e-6) / 50); };
+  for (RankTimeline& line : timeline.ranks) {
+    for (TimedAction& timed : line.actions)
+      timed = {timed.action, timed.stage, stretch(timed.start), stretch(timed.end)};
   }
+  steps = measured_of(timeline);
   const BubbleReport report = make_report(steps, {.layers = {2, 6}});
   EXPECT_TRUE(report.is_noisy);
   EXPECT_THAT(report.warnings.front(), HasSubstr("do not trust the forecasts"));
@@ -260,16 +255,17 @@ TEST(BubbleReport, TextSaysWhatAndWhere) {
   const std::vector<MeasuredStep> steps = measured_of(simulate(one_forward_one_backward(2, 2), costs), 5, {0, -500});
   const BubbleReport report = make_report(steps, {.layers = {2, 2}});
   const std::string text = report_text(report);
-  for (const char* part :
-       {"1f1b, 2 ranks, 2 microbatches; step 5; the pipeline that begins at rank 0", "\ncause: imbalance, ",
-        "the clock of rank 1 was corrected by +500.000 ms", "this schedule has no W", "<- slowest", "<- busiest",
-        "layers: 2", "1f1b, as now", "zbv, 2 chunks",
-        "dualpipev              no: The dualpipev schedule on 2 pipeline ranks cannot run 2 microbatches.",
-        "at least 4", "'model.pipeline_model_parallel_layout=\"Et*3|tL\"'", "in B", "| stage 1 ("})
+  for (const char* part : {"1f1b, 2 ranks, 2 microbatches; step 5; the pipeline that begins at rank 0",
+                           "\ncause: the schedule 1f1b itself, 28.7 % of the step\nfirst: zbv: ",
+                           "the clock of rank 1 was corrected by +500.000 ms", "this schedule has no W", "<- slowest",
+                           "<- busiest", "layers: 2", "1f1b, as now", "zbv, 2 chunks",
+                           "dualpipev              no: The dualpipev schedule on 2 pipeline ranks cannot run 2 "
+                           "microbatches: the count must be at least 4",
+                           "'model.pipeline_model_parallel_layout=\"Et*3|tL\"'", "in B", "| stage 1 ("})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, Not(HasSubstr("-0.0 ")));
   EXPECT_EQ(summary_line(report).substr(0, 17), "pipeline: bubble ");
-  EXPECT_THAT(summary_line(report), HasSubstr("; cause: imbalance, "));
+  EXPECT_THAT(summary_line(report), HasSubstr("; cause: the schedule 1f1b itself, "));
 }
 
 // A wait of a hundredth of a millisecond in a step of 200 is not worth a name.
@@ -285,10 +281,9 @@ TEST(BubbleReport, SaysWhenDualpipevIsAhead) {
   const auto text = [](double backward, double weight) {
     return report_text(make_report(measured_of(simulate(zero_bubble_1p(4, 8), even_costs(4, 10, backward, weight)))));
   };
-  const std::string long_backward = text(16, 4);
-  EXPECT_EQ(long_backward.find("dualpipev: ") != std::string::npos,
-            long_backward.find("note: dualpipev") != std::string::npos);
-  EXPECT_THAT(text(10, 10), Not(HasSubstr("note: dualpipev")));
+  EXPECT_THAT(text(10, 16), HasSubstr("\nnote: dualpipev overlaps no F"));
+  EXPECT_THAT(text(16, 4), Not(HasSubstr("note: dualpipev")));  // zbv is
+  EXPECT_THAT(text(10, 10), Not(HasSubstr("<- slowest")));
 }
 
 TEST(BubbleReport, JsonHasTheNumbers) {
@@ -310,8 +305,8 @@ TEST(BubbleReport, JsonHasTheNumbers) {
               1e-9);
   EXPECT_EQ(json.at("by_rank")[0].at("peak_rank_shares"), 2);
   for (const auto& other : json.at("what_if").at("schedules")) {
-    if (other.contains("arguments"))
-      EXPECT_THAT(other.at("arguments").get<std::string>(), HasSubstr("model.pipeline_schedule="));
+    if (other.contains("obstacle")) continue;
+    EXPECT_THAT(other.at("arguments").get<std::string>(), HasSubstr("model.pipeline_schedule="));
   }
 }
 

@@ -116,6 +116,9 @@ std::string stage_table(const BubbleReport& report) {
   const StageCosts& costs = report.costs;
   const auto holders = stage_holders(report.measured.timeline.schedule);
   const auto total = [&](int stage) { return costs.forward[stage] + costs.backward[stage] + costs.weight[stage]; };
+  double mean = 0;
+  for (int stage = 0; stage < static_cast<int>(holders.size()); ++stage)
+    mean += total(stage) / static_cast<double>(holders.size());
   const int decimals = total(report.slowest_stage) >= 100 ? 1 : total(report.slowest_stage) >= 1 ? 2 : 3;
   const auto cell = [&](double time) { return fmt::format("{:.{}f}", time, decimals); };
   std::string text = "stage rank     F ms     B ms     W ms   sum ms   hop ms  (medians of one microbatch)\n";
@@ -127,7 +130,7 @@ std::string stage_table(const BubbleReport& report) {
                         report.backward_has_weight ? "in B" : cell(costs.weight[stage]), cell(total(stage)),
                         has_hop ? cell(costs.transfer[stage]) : "-",
                         report.layers.empty() ? "" : fmt::format("  layers: {}", report.layers[stage]),
-                        stage == report.slowest_stage ? "  <- slowest" : "");
+                        stage == report.slowest_stage && total(stage) > 1.01 * mean ? "  <- slowest" : "");
   }
   return text;
 }
@@ -179,13 +182,6 @@ std::string what_if_table(const BubbleReport& report) {
                                  : "another split of whole layers: none is shorter\n");
 }
 
-/// Its published gain is from an overlap that there is not; without, it depends on the times of B and W.
-bool dualpipev_needs_long_backward(const BubbleReport& report) {
-  if (report.schedules.empty() || report.schedules.front().schedule != "dualpipev") return false;
-  const auto sum = [](const std::vector<double>& times) { return std::accumulate(times.begin(), times.end(), 0.0); };
-  return sum(report.costs.backward) > 1.05 * sum(report.costs.weight);
-}
-
 std::string notes(const BubbleReport& report) {
   std::string text;
   for (std::size_t rank = 0; rank < report.measured.clock_offset_ns.size(); ++rank) {
@@ -197,10 +193,8 @@ std::string notes(const BubbleReport& report) {
   if (report.backward_has_weight)
     text +=
         "note: this schedule has no W; for schedules that have, B is taken as half input and half weight gradient\n";
-  if (dualpipev_needs_long_backward(report))
-    text +=
-        "note: dualpipev overlaps no F with a B here; it is ahead of zbv because B takes longer than W, and loses that "
-        "where W takes as long\n";
+  if (!report.schedules.empty() && report.schedules.front().schedule == "dualpipev")
+    text += "note: dualpipev overlaps no F with a B here; that it is ahead of zbv hangs on these times of F, B and W\n";
   return text;
 }
 
@@ -216,10 +210,10 @@ std::vector<std::string> report_heading(const BubbleReport& report) {
   std::vector<std::string> lines{heading(report), parts_text(report.bubble), step_text(report)};
   for (const std::string& warning : report.warnings) lines.push_back("warning: " + warning);
   lines.push_back("cause: " + report.advice.cause);
-  const char* order = "first: ";
-  for (const Proposal& proposal : report.advice.proposals) {
-    lines.push_back(order + proposal.text + (proposal.arguments.empty() ? "" : ": " + proposal.arguments));
-    order = "then: ";
+  const auto& proposals = report.advice.proposals;
+  for (std::size_t i = 0; i < proposals.size(); ++i) {
+    const char* order = i == 0 ? "first: " : proposals[i].before == proposals[i - 1].after ? "then: " : "or: ";
+    lines.push_back(order + proposals[i].text + (proposals[i].arguments.empty() ? "" : ": " + proposals[i].arguments));
   }
   return lines;
 }

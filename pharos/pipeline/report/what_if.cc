@@ -106,7 +106,9 @@ Alternative alternative(const std::string& name, const Schedule& current, const 
     result.peak_rank_shares = peak_rank_shares(timeline);
     result.peak_bytes = timeline.peak_bytes;
   } catch (const base::UserError& error) {
-    result.obstacle = error.parts().what + " " + error.parts().why;
+    result.obstacle = error.parts().what;
+    if (result.obstacle.ends_with('.')) result.obstacle.pop_back();
+    if (!error.parts().why.empty()) result.obstacle += ": " + error.parts().why;
   }
   return result;
 }
