@@ -48,6 +48,11 @@ std::int64_t smallest_world_size(const config::ResolveRequest& request) {
 
 void show_schedule(const Arguments& arguments, const config::ResolvedConfig& resolved, std::int64_t world_size,
                    const std::optional<std::filesystem::path>& costs_run) {
+  if (resolved.config.model.pipeline_model_parallel_size == 1) {
+    throw base::UserError({.what = "This configuration trains on one stage: there is no pipeline to show.",
+                           .where = "--schedule",
+                           .fix = "Leave it out, or choose model.pipeline_model_parallel_size above 1."});
+  }
   const comm::Mesh mesh(world_size, comm::parallel_sizes(resolved.config));
   const plan::PipelinePlan plan = plan::plan_pipeline(resolved, mesh, costs_run);
   const std::string picture =

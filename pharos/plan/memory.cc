@@ -11,6 +11,7 @@
 #include "pharos/plan/activations.h"
 #include "pharos/plan/estimate_setup.h"
 #include "pharos/plan/parallel/sharding.h"
+#include "pharos/plan/pipeline/boundary_tensors.h"
 #include "pharos/plan/pipeline/kept.h"
 #include "pharos/plan/pipeline/pipeline_plan.h"
 
@@ -53,7 +54,7 @@ void visit_backward(Moment& largest, const ModelConfig& model, const LayerShape&
   Moment below = held;  // once the output layer is behind
   if (stage.chunk.output) {
     keep_largest(largest, {"loss", held.activations, held.logits - kept.logits + logits_bytes(model, shape),
-                           output_backward_bytes(model, shape)});
+                           output_backward_bytes(model, shape), held.communication});
     below.activations += kept.deferred_head - kept.head;
     below.logits += kept.deferred_logits - kept.logits;
   }
@@ -62,8 +63,9 @@ void visit_backward(Moment& largest, const ModelConfig& model, const LayerShape&
   const double mlp = mlp_backward_bytes(model, shape), attention = attention_backward_bytes(model, shape);
   const double mlp_kept = kept_by_layer(model, shape, stage.chunk.first_layer + num_layers - 1).mlp;
   const auto visit = [&](const char* mlp_phase, const char* attention_phase, double activations) {
-    keep_largest(largest, {mlp_phase, activations, below.logits, mlp});
-    keep_largest(largest, {attention_phase, activations - mlp_kept + deferred.mlp, below.logits, attention});
+    keep_largest(largest, {mlp_phase, activations, below.logits, mlp, held.communication});
+    keep_largest(largest,
+                 {attention_phase, activations - mlp_kept + deferred.mlp, below.logits, attention, held.communication});
   };
   if (!kept.ends_with_recomputation) visit("mlp backward", "attention backward", below.activations);
   if (kept.while_recomputing > 0)
@@ -83,21 +85,25 @@ Moment training_peak(const RunConfig& config, const pipeline::Schedule& schedule
     const ModelChunk& chunk = chunks[static_cast<std::size_t>(stage)];
     stages.push_back({chunk, kept_by_stage(model, shape, chunk, defers)});
   }
+  const std::vector<int> tensors = boundary_tensors(schedule, static_cast<int>(rank));
+  const double tensor_bytes = boundary_bytes(config);
   Moment largest, held;
-  for (const pipeline::Action& action : schedule.actions[static_cast<std::size_t>(rank)]) {
+  for (std::size_t position = 0; position < tensors.size(); ++position) {
+    const pipeline::Action& action = schedule.actions[static_cast<std::size_t>(rank)][position];
+    held.communication = tensors[position] * tensor_bytes;
     const HeldStage& stage = stages[static_cast<std::size_t>(action.chunk)];
     const KeptByStage& kept = stage.kept;
     switch (action.phase) {
       case pipeline::Phase::kForward:
         held.activations += kept.layers + kept.head;
         held.logits += kept.logits;
-        keep_largest(largest, {"forward", held.activations, held.logits, 0});
+        keep_largest(largest, {"forward", held.activations, held.logits, 0, held.communication});
         break;
       case pipeline::Phase::kBackward:
         visit_backward(largest, model, shape, stage, deferred, held);
         held.activations += kept.deferred_layers + kept.deferred_head - kept.layers - kept.head;
         held.logits += kept.deferred_logits - kept.logits;
-        keep_largest(largest, {"backward", held.activations, held.logits, 0});
+        keep_largest(largest, {"backward", held.activations, held.logits, 0, held.communication});
         break;
       case pipeline::Phase::kWeight:
         held.activations -= kept.deferred_layers + kept.deferred_head;
@@ -108,13 +114,15 @@ Moment training_peak(const RunConfig& config, const pipeline::Schedule& schedule
   return largest;
 }
 
+/// In a pipeline a tensor being sent and those for the next two forwards coming in are beside.
 Moment evaluation_peak(const RunConfig& config, const ModelChunk& last) {
   const LayerShape shape = layer_shape(config.model, config::eval_micro_batch_size_or_default(config));
   const double whole = shape.tokens() * shape.hidden * shape.element_bytes, stream = whole / shape.parts;
-  Moment largest{"evaluation", stream, 0, layer_forward_bytes(config.model, shape)};
+  const double boundary = config.model.pipeline_model_parallel_size > 1 ? 3 * boundary_bytes(config) : 0;
+  Moment largest{"evaluation", stream, 0, layer_forward_bytes(config.model, shape), boundary};
   if (last.output)
-    keep_largest(largest,
-                 {"evaluation", stream, logits_bytes(config.model, shape), shape.parts > 1 ? stream + whole : stream});
+    keep_largest(largest, {"evaluation", stream, logits_bytes(config.model, shape),
+                           shape.parts > 1 ? stream + whole : stream, boundary});
   return largest;
 }
 
@@ -123,20 +131,6 @@ Moment peak_by_formula(const RunConfig& config, const comm::Mesh& mesh) {
       config::compute_dtype(config.model) == config::DType::kFloat32 ? 2 : 1;  // Megatron counts 16 bits
   return {"by formula",
           scale * model::estimate_memory(config.model, estimate_setup(config, mesh)).activations.total_bytes, 0, 0};
-}
-
-/// Tensors between this rank and others: one being sent, and for the next forward and the next backward those that come
-/// in while an action computes (the executor posts receives early).
-double boundary_tensors(const std::vector<ModelChunk>& chunks, std::int64_t rank) {
-  bool receives_activations = false, receives_gradients = false;
-  for (std::size_t i = 1; i < chunks.size(); ++i) {
-    const std::int64_t before = chunks[i - 1].pipeline_rank, behind = chunks[i].pipeline_rank;
-    if (before == behind) continue;
-    receives_activations = receives_activations || behind == rank;
-    receives_gradients = receives_gradients || before == rank;
-  }
-  return (receives_activations || receives_gradients ? 1 : 0) + (receives_activations ? 1 : 0) +
-         (receives_gradients ? 1 : 0);
 }
 
 double num_moments(const RunConfig& config) {
@@ -172,7 +166,7 @@ double unit_elements(const RunConfig& config, const RankParameters& held) {
 void add_reductions(Moment& peak, const RunConfig& config, const Sharding& sharding, const RankParameters& held) {
   if (sharding.ranks == 1) return;
   if (sharding.divides_gradients()) {
-    peak.communication = reduction_bytes(config, sharding, unit_elements(config, held));
+    peak.communication += reduction_bytes(config, sharding, unit_elements(config, held));
   } else {
     const double all = reduction_bytes(config, sharding, static_cast<double>(held.buffer_elements));
     keep_largest(peak, {.phase = "gradient reduction", .communication = all});
@@ -234,7 +228,6 @@ MemoryPlan plan_memory(const RunConfig& config, const comm::Mesh& mesh, const Pa
     if (!config.validation.skip_train) add_reductions(moment, config, sharding_of(config, mesh), held);
     if (!parameters.by_formula && config.validation.eval_iters > 0)
       keep_largest(moment, evaluation_peak(config, mine.back()));
-    if (schedule) moment.communication += boundary_tensors(chunks, rank) * boundary_bytes(config);
     std::vector<MemoryPart> parts = parts_of(config, mesh, held, moment, data_bytes);
     plan.peak_bytes_of_ranks.push_back(sum_of(parts));
     if (plan.parts.empty() || plan.peak_bytes_of_ranks.back() > plan.peak_bytes) {

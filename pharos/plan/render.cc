@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <string_view>
 #include <vector>
 
 #include "pharos/base/text.h"
+#include "pharos/pipeline/render.h"
 
 namespace pharos::plan {
 namespace {
@@ -99,14 +101,20 @@ void add_communication(Page& page, const CommunicationPlan& communication) {
   page.row("in all", format_bytes(communication.bytes()));
 }
 
-/// "1.20 GiB, 4 microbatches": activations kept at once.
-std::string in_flight_text(const PipelinePlan& pipeline, std::int64_t num_chunks, int peak_in_flight,
-                           double peak_bytes) {
-  const bool has_chunks = num_chunks > 1;
-  const char* what = has_chunks ? "chunk" : "microbatch";
-  const std::string count =
-      fmt::format("{} {}{}", peak_in_flight, what, peak_in_flight == 1 ? "" : (has_chunks ? "s" : "es"));
+std::string counted(std::int64_t count, const std::string& noun, const std::string& ending = "s") {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : ending);
+}
+
+/// "1.20 GiB, 4 rank shares": activations kept at once.
+std::string in_flight_text(const PipelinePlan& pipeline, double shares, double peak_bytes) {
+  const std::string count = fmt::format("{:.4g} rank share{}", shares, shares == 1 ? "" : "s");
   return pipeline.costs.bytes_are_known ? format_bytes(peak_bytes) + ", " + count : count;
+}
+
+/// "step 11.4 rank times, 8 without a bubble".
+std::string step_text(const PipelinePlan& pipeline) {
+  return fmt::format("step {:.4g} {}, {:.4g} without a bubble", pipeline.timeline.span, pipeline.costs.time_unit,
+                     pipeline.ideal_span());
 }
 
 void add_stages(Page& page, const PipelinePlan& pipeline) {
@@ -114,9 +122,9 @@ void add_stages(Page& page, const PipelinePlan& pipeline) {
   page.line(fmt::format("Costs of a microbatch in {}, from {}:", pipeline.costs.time_unit, pipeline.costs.source));
   for (std::size_t i = 0; i < pipeline.chunks.size(); ++i) {
     const ModelChunk& chunk = pipeline.chunks[i];
-    std::string line = fmt::format("stage {} on rank {}, {} layer{}: forward {:.3g}, backward {:.3g}, weight {:.3g}", i,
-                                   chunk.pipeline_rank, chunk.num_layers, chunk.num_layers == 1 ? "" : "s",
-                                   costs.forward[i], costs.backward[i], costs.weight[i]);
+    std::string line =
+        fmt::format("stage {} on rank {}, {}: forward {:.3g}, backward {:.3g}, weight {:.3g}", i, chunk.pipeline_rank,
+                    counted(chunk.num_layers, "layer"), costs.forward[i], costs.backward[i], costs.weight[i]);
     if (i + 1 < pipeline.chunks.size() && costs.transfer[i] > 0)
       line += fmt::format(", transfer {:.3g}", costs.transfer[i]);
     if (pipeline.costs.bytes_are_known) line += "; keeps " + format_bytes(costs.activation_bytes[i]);
@@ -126,48 +134,62 @@ void add_stages(Page& page, const PipelinePlan& pipeline) {
   }
 }
 
-void add_pipeline(Page& page, const PipelinePlan& pipeline) {
-  const pipeline::Timeline& timeline = pipeline.timeline;
-  const pipeline::Schedule& schedule = timeline.schedule;
-  page.heading(fmt::format("Pipeline: {}, {} ranks with {} model chunk{} each, {} microbatch{} a step", schedule.name,
-                           schedule.num_ranks, schedule.num_chunks, schedule.num_chunks == 1 ? "" : "s",
-                           schedule.num_microbatches, schedule.num_microbatches == 1 ? "" : "es"));
-  page.row("bubble of all ranks", fmt::format("{:.1f} %", 100 * timeline.bubble),
-           fmt::format("of {:.4g} {}", timeline.span, pipeline.costs.time_unit));
-  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-    const pipeline::RankTimeline& line = timeline.ranks[rank];
-    const RankTransfers& moved = pipeline.transfers[rank];
-    page.row(fmt::format("rank {}: bubble", rank), fmt::format("{:.1f} %", 100 * line.bubble),
-             fmt::format("activations at most {}; sends {} in {} transfers, receives {} in {}",
-                         in_flight_text(pipeline, schedule.num_chunks, line.peak_in_flight, line.peak_bytes),
-                         format_bytes(moved.sent_bytes), moved.num_sent, format_bytes(moved.received_bytes),
-                         moved.num_received));
-  }
-  add_stages(page, pipeline);
-  page.line("The same model and batch by other schedules, with the most activations of a rank:");
+/// The same model and batch by every schedule, the shortest step first.
+void add_schedules(Page& page, const PipelinePlan& pipeline) {
+  page.line("By schedule: bubble, step, and the most activations of a rank:");
+  bool has_footnote = false;
   for (const OtherSchedule& other : pipeline.schedules) {
+    const bool is_noted = pipeline.has_measured_times && other.refusal.empty() && !other.has_planned_stages;
+    has_footnote = has_footnote || is_noted;
     const std::string label =
-        fmt::format("{}{}{}", other.name, other.num_chunks > 1 ? fmt::format(", {} chunks", other.num_chunks) : "",
-                    other.is_planned ? " (this plan)" : "");
+        fmt::format("{}{}{}{}", other.name, other.num_chunks > 1 ? fmt::format(", {} chunks", other.num_chunks) : "",
+                    is_noted ? " *" : "", other.is_planned ? " (this plan)" : "");
     if (!other.refusal.empty()) {
       page.row(label, "-", other.refusal);
       continue;
     }
     page.row(label, fmt::format("{:.1f} %", 100 * other.bubble),
-             fmt::format("of {:.4g} {}; {}{}", other.span, pipeline.costs.time_unit,
-                         in_flight_text(pipeline, other.num_chunks, other.peak_in_flight, other.peak_bytes),
-                         other.has_planned_stages ? "" : "; other stages, times by operations"));
+             fmt::format("step {:.4g} {}; {}", other.span, pipeline.costs.time_unit,
+                         in_flight_text(pipeline, other.peak_rank_shares, other.peak_bytes)));
   }
+  if (has_footnote) page.line("* other stages than were measured: their times are put together from the measured layers");
+}
+
+void add_pipeline(Page& page, const PipelinePlan& pipeline) {
+  const pipeline::Timeline& timeline = pipeline.timeline;
+  const pipeline::Schedule& schedule = timeline.schedule;
+  page.heading(fmt::format("Pipeline: {}, {} ranks with {} each, {} a step", schedule.name, schedule.num_ranks,
+                           counted(schedule.num_chunks, "model chunk"),
+                           counted(schedule.num_microbatches, "microbatch", "es")));
+  page.row("bubble of all ranks", fmt::format("{:.1f} %", 100 * timeline.bubble), step_text(pipeline));
+  page.row("of it", "", bubble_causes(pipeline));
+  if (const auto& better = pipeline.better_layout) {
+    page.row("with a better layout", fmt::format("{:.1f} %", 100 * better->bubble),
+             fmt::format("step {:.4g} {}: {}", better->span, pipeline.costs.time_unit, better->arguments));
+  }
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const pipeline::RankTimeline& line = timeline.ranks[rank];
+    const RankTransfers& moved = pipeline.transfers[rank];
+    const bool is_busiest = pipeline.busiest_rank == static_cast<int>(rank);
+    page.row(
+        fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
+        fmt::format("{:.1f} %", 100 * line.bubble),
+        fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
+                    in_flight_text(pipeline, pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
+                    format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
+                    format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
+  }
+  add_stages(page, pipeline);
+  add_schedules(page, pipeline);
 }
 
 void add_run(Page& page, const Plan& plan) {
   const StepPlan& steps = plan.steps;
   page.heading("Run");
   page.row("steps", grouped(steps.iterations));
-  page.row(
-      "global batch size", grouped(steps.global_batch_size),
-      fmt::format("sequences a step: {} tokens, {} microbatch{} a rank", grouped(std::llround(steps.tokens_per_step)),
-                  steps.num_microbatches, steps.num_microbatches == 1 ? "" : "es"));
+  page.row("global batch size", grouped(steps.global_batch_size),
+           fmt::format("sequences a step: {} tokens, {} a rank", grouped(std::llround(steps.tokens_per_step)),
+                       counted(steps.num_microbatches, "microbatch", "es")));
   page.row("samples", grouped(steps.samples));
   page.row("tokens", format_count(steps.tokens));
   if (plan.dataset.is_mock) page.row("data", "mock");

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "pharos/pipeline/render.h"
 #include "pharos/plan/render.h"
 
 namespace pharos::plan {
@@ -53,7 +54,7 @@ json schedules_json(const PipelinePlan& pipeline) {
     } else {
       one.update({{"bubble", other.bubble},
                   {"span", other.span},
-                  {"peak_in_flight", other.peak_in_flight},
+                  {"peak_rank_shares", other.peak_rank_shares},
                   {"has_planned_stages", other.has_planned_stages}});
       if (pipeline.costs.bytes_are_known) one["peak_activation_bytes"] = other.peak_bytes;
     }
@@ -82,13 +83,16 @@ json pipeline_json(const PipelinePlan& pipeline) {
     const pipeline::RankTimeline& line = timeline.ranks[rank];
     const RankTransfers& moved = pipeline.transfers[rank];
     ranks.push_back({{"bubble", line.bubble},
-                     {"peak_in_flight", line.peak_in_flight},
+                     {"peak_rank_shares", pipeline::rank_shares(line.peak_in_flight, timeline.schedule)},
                      {"sent_bytes", moved.sent_bytes},
                      {"received_bytes", moved.received_bytes},
                      {"num_sent", moved.num_sent},
                      {"num_received", moved.num_received}});
     if (has_bytes) ranks.back()["peak_activation_bytes"] = line.peak_bytes;
   }
+  json better_layout;
+  if (const auto& better = pipeline.better_layout)
+    better_layout = {{"arguments", better->arguments}, {"span", better->span}, {"bubble", better->bubble}};
   return {{"schedule", timeline.schedule.name},
           {"num_chunks", timeline.schedule.num_chunks},
           {"num_microbatches", timeline.schedule.num_microbatches},
@@ -96,6 +100,13 @@ json pipeline_json(const PipelinePlan& pipeline) {
           {"costs", pipeline.costs.source},
           {"span", timeline.span},
           {"bubble", timeline.bubble},
+          {"ideal_span", pipeline.ideal_span()},
+          {"bubble_parts",
+           {{"schedule", pipeline.bubble_schedule},
+            {"imbalance", pipeline.bubble_imbalance},
+            {"transfers", pipeline.bubble_transfers}}},
+          {"busiest_rank", pipeline.busiest_rank ? json(*pipeline.busiest_rank) : json()},
+          {"better_layout", better_layout},
           {"transfer_bytes", pipeline.boundary_bytes},
           {"stages", stages},
           {"ranks", ranks},

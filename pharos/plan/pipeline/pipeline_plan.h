@@ -33,8 +33,15 @@ struct OtherSchedule {
   double bubble = 0;
   double span = 0;                 ///< of a step, in the time unit of the plan
   double peak_bytes = 0;           ///< activations of the rank that needs most
-  int peak_in_flight = 0;          ///< chunk activations of the rank that keeps most
-  bool has_planned_stages = true;  ///< false: its stages are others, with times from operations, scaled to the same sum
+  double peak_rank_shares = 0;     ///< pipeline::peak_rank_shares()
+  bool has_planned_stages = true;  ///< false: its stages are others
+};
+
+/// Another split of the layers for the planned schedule, with a shorter step.
+struct BetterLayout {
+  std::string arguments;  ///< that set it on the command line, quoted for a shell
+  double span = 0;
+  double bubble = 0;
 };
 
 struct PipelinePlan {
@@ -43,7 +50,16 @@ struct PipelinePlan {
   std::vector<ModelChunk> chunks;        ///< [stage]
   double boundary_bytes = 0;             ///< of one transfer
   std::vector<RankTransfers> transfers;  ///< [pipeline rank]
-  std::vector<OtherSchedule> schedules;  ///< of all names, the planned one among them unless it is from a file
+  /// Parts of the bubble, fractions of the span, that add up to it: what equal stages without transfers would have,
+  /// what the stages' own times add, what transfers add.
+  double bubble_schedule = 0, bubble_imbalance = 0, bubble_transfers = 0;
+  std::optional<int> busiest_rank;  ///< nothing when all ranks have as much to do
+  std::optional<BetterLayout> better_layout;
+  /// Of all names, the planned one among them unless it is from a file; shortest step first, refused ones last.
+  std::vector<OtherSchedule> schedules;
+  bool has_measured_times = false;
+
+  double ideal_span() const;  ///< without any bubble
 };
 
 /// `resolved` must be valid for the mesh's world size. `costs_run`: the folder of a run whose measured times to use
@@ -54,6 +70,9 @@ PipelinePlan plan_pipeline(const config::ResolvedConfig& resolved, const comm::M
 
 /// The schedule of `config` for a step at its final global batch size.
 pipeline::Schedule planned_schedule(const config::RunConfig& config, const comm::Mesh& mesh);
+
+/// "27.3 % schedule, +15.1 imbalance; rank 3 is the busiest": the bubble's parts that add up to it.
+std::string bubble_causes(const PipelinePlan& plan);
 
 /// The plan's timeline as text, with the order of every rank, or as SVG.
 std::string render_timeline_text(const PipelinePlan& plan);

@@ -13,6 +13,7 @@
 #include "pharos/config/batch_schedule.h"
 #include "pharos/model/flops.h"
 #include "pharos/pipeline/report/measured_file.h"
+#include "pharos/plan/pipeline/boundary_tensors.h"
 #include "pharos/plan/pipeline/kept.h"
 #include "pharos/plan/plan.h"
 #include "pharos/plan/render.h"
@@ -72,14 +73,14 @@ TEST(StageCosts, FromOperationsByHand) {
   EXPECT_THAT(costs.transfer, ElementsAre(0, 0));
 }
 
-TEST(StageCosts, WithoutARateTheMeanStageTakesOne) {
+TEST(StageCosts, WithoutARateTheMeanRankTakesOne) {
   const Plan plan = plan_of({"model.num_layers_in_first_pipeline_stage=2"});
   const pipeline::StageCosts& costs = plan.pipeline->costs.costs;
   const auto stage = [&](std::size_t i) { return costs.forward[i] + costs.backward[i] + costs.weight[i]; };
   EXPECT_NEAR(stage(0) + stage(1), 2, 1e-12);
   const double layer = 3 * (kMatrices + kAttention);
   EXPECT_NEAR(stage(0) / stage(1), 2 * layer / (4 * layer + 3 * kOutput), 1e-12);
-  EXPECT_EQ(plan.pipeline->costs.time_unit, "stage times");
+  EXPECT_EQ(plan.pipeline->costs.time_unit, "rank times");
 }
 
 TEST(StageCosts, RecomputationIsASecondForward) {
@@ -108,8 +109,9 @@ TEST(PipelinePlan, OneForwardOneBackwardByHand) {
   EXPECT_NEAR(pipeline.timeline.span, first + 4 * second, 1e-12);
   EXPECT_NEAR(pipeline.timeline.bubble, 1 - 4 * 2 / (2 * (first + 4 * second)), 1e-12);
   EXPECT_NEAR(pipeline.timeline.ranks[1].bubble, first / (first + 4 * second), 1e-12);
-  EXPECT_DOUBLE_EQ(peak_bytes(plan, 0), 2 * 3 * kLayerBytes);
-  EXPECT_DOUBLE_EQ(peak_bytes(plan, 1), 3 * kLayerBytes + kHeadBytes + kLogitsBytes);
+  // At the end of the last forward two outputs are not yet answered for, and two gradients may come in.
+  EXPECT_DOUBLE_EQ(peak_bytes(plan, 0), 2 * 3 * kLayerBytes + 4 * kBoundaryBytes);
+  EXPECT_DOUBLE_EQ(peak_bytes(plan, 1), 3 * kLayerBytes + kHeadBytes + kLogitsBytes + 2 * kBoundaryBytes);
   for (const RankTransfers& rank : pipeline.transfers) {
     EXPECT_EQ(rank.num_sent, 4);
     EXPECT_EQ(rank.num_received, 4);
@@ -131,9 +133,10 @@ TEST(PipelinePlan, DeferredWeightGradientsByHand) {
   const Plan plan = plan_of({"model.pipeline_schedule=zb1p"});
   EXPECT_DOUBLE_EQ(plan.pipeline->costs.costs.weight_bytes[0], 3 * kDeferredBytes);
   EXPECT_DOUBLE_EQ(plan.pipeline->costs.costs.weight_bytes[1], 3 * kDeferredBytes + kDeferredHeadBytes);
-  EXPECT_DOUBLE_EQ(peak_bytes(plan, 0), 2 * 3 * kLayerBytes);
-  EXPECT_DOUBLE_EQ(peak_bytes(plan, 1),
-                   3 * (kLayerBytes + kDeferredBytes) + kHeadBytes + kLogitsBytes + kDeferredHeadBytes);
+  // Behind the second forward both outputs are on their way, and the first gradient.
+  EXPECT_DOUBLE_EQ(peak_bytes(plan, 0), 2 * 3 * kLayerBytes + 3 * kBoundaryBytes);
+  EXPECT_DOUBLE_EQ(peak_bytes(plan, 1), 3 * (kLayerBytes + kDeferredBytes) + kHeadBytes + kLogitsBytes +
+                                            kDeferredHeadBytes + kBoundaryBytes);
   EXPECT_EQ(plan.memory.pipeline_rank, 1);
   // Behind the output layer both microbatches have its input and the gradient of its logits left.
   EXPECT_EQ(plan.memory.phase, "mlp backward");
@@ -174,7 +177,7 @@ TEST(PipelineMemory, EveryMicrobatchInFlightKeepsItsLogits) {
   EXPECT_DOUBLE_EQ(plan.memory.part("activations"), 4 * (3 * kLayerBytes + kHeadBytes));
   EXPECT_DOUBLE_EQ(plan.memory.part("logits"), 4 * kLogitsBytes);
   constexpr double kTransportBytes = 8 * 1024 * 1024;
-  EXPECT_DOUBLE_EQ(plan.memory.part("communication"), 2 * kBoundaryBytes + kTransportBytes);
+  EXPECT_DOUBLE_EQ(plan.memory.part("communication"), kBoundaryBytes + kTransportBytes);  // a gradient to be sent
   EXPECT_DOUBLE_EQ(peak_bytes(plan, 1), 4 * (3 * kLayerBytes + kHeadBytes + kLogitsBytes));
 }
 
@@ -205,15 +208,80 @@ TEST(OtherSchedules, AreWhatTheirOwnPlansSay) {
     SCOPED_TRACE(other.name);
     EXPECT_EQ(other.refusal, "");
     EXPECT_EQ(other.is_planned, other.name == "1f1b");
+    EXPECT_NEAR((1 - other.bubble) * other.span, plan.pipeline->ideal_span(), 1e-12);
     std::vector<std::string> overrides = base;
     overrides.push_back("model.pipeline_schedule=" + other.name);
     if (other.name == "interleaved") overrides.emplace_back("model.virtual_pipeline_model_parallel_size=2");
     const Plan own = plan_of(overrides);
+    EXPECT_NEAR(other.span, own.pipeline->timeline.span, 1e-12);
     EXPECT_NEAR(other.bubble, own.pipeline->timeline.bubble, 1e-12);
     EXPECT_NEAR(other.peak_bytes, own.pipeline->timeline.peak_bytes, 1);
     EXPECT_EQ(other.has_planned_stages, own.chunks.size() == 2);
   }
   EXPECT_LT(schedule_named(plan, "interleaved").span, schedule_named(plan, "1f1b").span);
+  EXPECT_TRUE(
+      std::is_sorted(plan.pipeline->schedules.begin(), plan.pipeline->schedules.end(),
+                     [](const OtherSchedule& left, const OtherSchedule& right) { return left.span < right.span; }));
+}
+
+// The output layer makes the last of 4 ranks the busiest; fewer layers there shorten the step.
+TEST(BetterLayout, IsOneThatTheConfigurationCanHave) {
+  const std::vector<std::string> base{"model.num_layers=16", "model.pipeline_model_parallel_size=4",
+                                      "train.global_batch_size=64"};
+  const Plan plan = plan_of(base, 4);
+  const PipelinePlan& pipeline = *plan.pipeline;
+  EXPECT_EQ(pipeline.busiest_rank, 3);
+  EXPECT_NEAR(pipeline.bubble_schedule, 3.0 / 11, 1e-12);  // (R - 1) / (M + R - 1)
+  EXPECT_GT(pipeline.bubble_imbalance, 0);
+  EXPECT_DOUBLE_EQ(pipeline.bubble_transfers, 0);
+  EXPECT_NEAR(pipeline.bubble_schedule + pipeline.bubble_imbalance, pipeline.timeline.bubble, 1e-12);
+  ASSERT_TRUE(pipeline.better_layout);
+  const std::string& arguments = pipeline.better_layout->arguments;
+  EXPECT_EQ(arguments, "'model.pipeline_model_parallel_layout=\"Et*5|t*4|t*4|t*3L\"'");
+  std::vector<std::string> overrides = base;
+  overrides.push_back(arguments.substr(1, arguments.size() - 2));  // as a shell passes it on
+  const Plan better = plan_of(overrides, 4);
+  EXPECT_NEAR(better.pipeline->timeline.span, pipeline.better_layout->span, 1e-12);
+  EXPECT_NEAR(better.pipeline->timeline.bubble, pipeline.better_layout->bubble, 1e-12);
+  EXPECT_LT(better.pipeline->timeline.span, pipeline.timeline.span);
+  EXPECT_FALSE(better.pipeline->better_layout);
+  EXPECT_THAT(render(plan, false),
+              AllOf(HasSubstr("rank 3 is the busiest"), HasSubstr(arguments), HasSubstr(", 8 without a bubble")));
+}
+
+TEST(BetterLayout, SaysWhichOtherOptionsItReplaces) {
+  const Plan plan = plan_of({"model.num_layers=16", "model.num_layers_in_first_pipeline_stage=2"});
+  ASSERT_TRUE(plan.pipeline->better_layout);
+  EXPECT_THAT(plan.pipeline->better_layout->arguments, HasSubstr("\"' model.num_layers_in_first_pipeline_stage=null"));
+}
+
+// Rank 0: F0 F1 B0 F2 B1 F3 B2 B3, rank 1: F0 B0 F1 B1 F2 B2 F3 B3. An output of rank 0 is known to have arrived when
+// its gradient is there, a gradient of rank 1 when the forward after it is; receives are posted two actions ahead.
+TEST(BoundaryTensors, OfOneForwardOneBackwardByHand) {
+  const pipeline::Schedule schedule = pipeline::one_forward_one_backward(2, 4);
+  EXPECT_THAT(boundary_tensors(schedule, 0), ElementsAre(2, 3, 2, 3, 2, 4, 2, 0));
+  EXPECT_THAT(boundary_tensors(schedule, 1), ElementsAre(1, 2, 2, 3, 2, 3, 1, 2));
+}
+
+// One microbatch through the V of two ranks: the turn stays on rank 1.
+TEST(BoundaryTensors, ATurnWaitsOnItsRank) {
+  const pipeline::Schedule schedule{.name = "v",
+                                    .num_ranks = 2,
+                                    .num_chunks = 2,
+                                    .num_microbatches = 1,
+                                    .stage_of = {{0, 3}, {1, 2}},
+                                    .actions = {{{pipeline::Phase::kForward, 0, 0},
+                                                 {pipeline::Phase::kForward, 0, 1},
+                                                 {pipeline::Phase::kBackward, 0, 1},
+                                                 {pipeline::Phase::kBackward, 0, 0}},
+                                                {{pipeline::Phase::kForward, 0, 0},
+                                                 {pipeline::Phase::kForward, 0, 1},
+                                                 {pipeline::Phase::kBackward, 0, 1},
+                                                 {pipeline::Phase::kBackward, 0, 0}}}};
+  // Coming in: F0.1, then B0; outputs of F0 and B0.1 until those are there.
+  EXPECT_THAT(boundary_tensors(schedule, 0), ElementsAre(2, 1, 2, 0));
+  // The turns at F0 and B0.1; F0.1's output until B0.1, which is awaited from the start; B0's until the end.
+  EXPECT_THAT(boundary_tensors(schedule, 1), ElementsAre(2, 2, 1, 1));
 }
 
 TEST(OtherSchedules, SayWhyTheyCannotRun) {
@@ -221,7 +289,8 @@ TEST(OtherSchedules, SayWhyTheyCannotRun) {
   EXPECT_THAT(schedule_named(odd, "interleaved").refusal, HasSubstr("3 layers"));
   EXPECT_EQ(schedule_named(odd, "zb1p").refusal, "");
   const Plan few = plan_of({"model.num_layers=8", "train.global_batch_size=24"});
-  EXPECT_THAT(schedule_named(few, "dualpipev").refusal, HasSubstr("dualpipev"));
+  EXPECT_THAT(schedule_named(few, "dualpipev").refusal, AllOf(HasSubstr("dualpipev"), HasSubstr("at least 4")));
+  EXPECT_FALSE(few.pipeline->schedules.back().refusal.empty());
   const Plan layout = plan_of({"model.pipeline_model_parallel_layout='Ettt|tttL'"});
   EXPECT_THAT(schedule_named(layout, "zbv").refusal, HasSubstr("pipeline_model_parallel_layout"));
   EXPECT_THAT(render(odd, false), AllOf(HasSubstr("1f1b (this plan)"), HasSubstr("3 layers")));
@@ -326,7 +395,8 @@ TEST(PipelinePlan, TextJsonAndPicturesAgree) {
   const std::string percent = std::to_string(std::lround(1000 * json["bubble"].get<double>()) / 10);
   EXPECT_THAT(render(plan, false), AllOf(HasSubstr("Pipeline: zbv, 2 ranks with 2 model chunks each"),
                                          HasSubstr("zbv, 2 chunks (this plan)"), HasSubstr(percent)));
-  EXPECT_THAT(render_timeline_text(*plan.pipeline), AllOf(HasSubstr("zbv: span"), HasSubstr("F0 F1 F2 F0.1")));
+  EXPECT_THAT(render_timeline_text(*plan.pipeline),
+              AllOf(HasSubstr("zbv: span"), HasSubstr("Of the bubble: "), HasSubstr("F0 F1 F2 F0.1")));
   EXPECT_THAT(render_timeline_svg(*plan.pipeline), HasSubstr("</svg>"));
   const config::ResolvedConfig one = read({"model.pipeline_model_parallel_size=1"}, 1);
   EXPECT_TRUE(to_json(make_plan(one, 1), false)["pipeline"].is_null());

@@ -82,8 +82,8 @@ PlannedCosts costs_from_flops(const RunConfig& config, const std::vector<ModelCh
     costs.weight.push_back(operations.weight);
     total += operations.forward + operations.backward + operations.weight;
   }
-  double scale = static_cast<double>(chunks.size()) / total;
-  planned.time_unit = "stage times";
+  double scale = static_cast<double>(config.model.pipeline_model_parallel_size) / total;
+  planned.time_unit = "rank times";
   planned.source = "operations of the stages; transfers take no time";
   if (const auto& rate = config.logger.peak_tflops_per_device) {
     const ModelConfig& model = config.model;

@@ -14,7 +14,7 @@ namespace pharos::plan {
 
 struct PlannedCosts {
   pipeline::StageCosts costs;
-  std::string time_unit;        ///< "ms", or "stage times": the mean stage, forward and both gradients of a microbatch
+  std::string time_unit;        ///< "ms", or "rank times": the mean rank, forward and both gradients of a microbatch
   std::string source;           ///< where the times come from, for people
   bool bytes_are_known = true;  ///< false for models that are planned by formula; the bytes are 0 then
 };
