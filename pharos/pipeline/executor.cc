@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "pharos/comm/flight.h"
 #include "pharos/lens/span.h"
 #include "pharos/pipeline/dependencies.h"
+#include "pharos/pipeline/simulate.h"
 #include "pharos/pipeline/transfers.h"
 
 namespace pharos::pipeline {
@@ -60,15 +62,29 @@ struct Step {
   std::size_t arrived_at = kEnd;
 };
 
-/// Step::arrived_at of the sender of `sent`.
-std::size_t arrival_position(const std::vector<Transfer>& transfers, const Transfer& sent) {
+/// Step::arrived_at of the sender of `sent`, which gets `received`.
+std::size_t arrival_position(const std::vector<Transfer>& received, const Transfer& sent) {
   std::size_t position = kEnd;
-  for (const Transfer& answer : transfers) {
-    if (answer.from.rank != sent.to.rank || answer.to.rank != sent.from.rank) continue;
-    if (answer.from.position < sent.to.position) continue;
+  for (const Transfer& answer : received) {
+    if (answer.from.rank != sent.to.rank || answer.from.position < sent.to.position) continue;
     position = std::min(position, static_cast<std::size_t>(answer.to.position));
   }
   return position;
+}
+
+/// In a schedule of forwards alone nobody answers: the position of the sender's action, not before the third from now,
+/// that can wait for the tensor to have arrived. The receiver posts for it after its action kActionsAhead before; where
+/// this one ends no later than the sender's begins, in whatever timeline, none of those that lead to it waits for the
+/// sender's, so waiting closes no circle.
+std::size_t last_resort(const Timeline& timeline, const Transfer& sent) {
+  const int posted_after = sent.to.position - static_cast<int>(kActionsAhead) - 1;
+  const auto& receiver = timeline.ranks[static_cast<std::size_t>(sent.to.rank)].actions;
+  const double posted = posted_after < 0 ? 0 : receiver[static_cast<std::size_t>(posted_after)].end;
+  const auto& sender = timeline.ranks[static_cast<std::size_t>(sent.from.rank)].actions;
+  for (auto position = static_cast<std::size_t>(sent.from.position) + 3; position < sender.size(); ++position) {
+    if (sender[position].start >= posted) return position;
+  }
+  return kEnd;
 }
 
 /// A span of group `communication` or `microbatch` by phase of the action.
@@ -155,11 +171,18 @@ void Executor::State::lay_out() {
   }
   std::map<int, std::size_t> stream_of;
   const std::vector<Transfer> all_transfers = transfers(schedule);
+  std::vector<Transfer> received;
+  std::copy_if(all_transfers.begin(), all_transfers.end(), std::back_inserter(received),
+               [&](const Transfer& transfer) { return transfer.to.rank == rank; });
+  std::optional<Timeline> forwards;
+  if (last_phase(schedule) == Phase::kForward)
+    forwards = simulate(schedule, even_costs(static_cast<int>(holders.size())));
   for (const Transfer& transfer : all_transfers) {
     if (transfer.from.rank == rank) {
       Step& step = steps[static_cast<std::size_t>(transfer.from.position)];
       step.target = transfer.to.rank;
-      step.arrived_at = arrival_position(all_transfers, transfer);
+      step.arrived_at = arrival_position(received, transfer);
+      if (forwards) step.arrived_at = std::min(step.arrived_at, last_resort(*forwards, transfer));
     }
     if (transfer.to.rank != rank) continue;
     const auto [place, is_new] = stream_of.try_emplace(transfer.from.rank, streams.size());

@@ -240,10 +240,12 @@ TEST(Executor, TensorsThatHaveArrivedAreLetGo) {
   };
   comm::testing::run_ranks(2, [](comm::World& world) {
     const int rank = static_cast<int>(world.rank());
-    Counting stage(rank);
-    Executor executor(one_forward_one_backward(2, 12), rank, channels_of(world), at::kCPU);
-    executor.run(stage, 1);
-    EXPECT_LE(stage.most_alive, 3) << rank;
+    for (const Schedule& schedule : {one_forward_one_backward(2, 12), forward_schedule(model_of("1f1b", 2, 1), 12)}) {
+      Counting stage(rank);
+      Executor executor(schedule, rank, channels_of(world), at::kCPU);
+      executor.run(stage, 1);
+      EXPECT_LE(stage.most_alive, 4) << schedule.name << rank;
+    }
   });
 }
 
