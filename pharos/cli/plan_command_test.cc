@@ -49,8 +49,9 @@ std::string printed(const std::vector<std::string>& more, const std::vector<std:
 
 TEST(PlanCommand, ShowsTheTimelineAlone) {
   const std::string text = printed({"--schedule", "text"});
-  EXPECT_THAT(text, AllOf(StartsWith("1f1b: 2 pipeline ranks"), HasSubstr("rank 1   F0 B0 F1 B1"), HasSubstr("F B W"),
-                          HasSubstr("of it "), HasSubstr("rank 1 is the busiest")));
+  EXPECT_THAT(text, AllOf(StartsWith("1f1b: 2 pipeline ranks"), HasSubstr("rank 1   F0 B0 F1 B1"),
+                          HasSubstr("F forward, B backward, . idle"), HasSubstr("Of the bubble: 20.0 % schedule"),
+                          HasSubstr("rank 1 is the busiest")));
   EXPECT_THAT(text, Not(HasSubstr("Parameters")));
   EXPECT_THAT(printed({"--schedule=svg"}), AllOf(StartsWith("<?xml"), HasSubstr("</svg>")));
 }
