@@ -43,21 +43,23 @@ std::int64_t steady_wall_ns() {
   return monotonic_ns() + offset;
 }
 
-std::int64_t process_start_monotonic_ns() {
-  // Field 22 of /proc/self/stat: start in clock ticks since boot. The command name may hold spaces, so read past ')'.
-  std::ifstream stat("/proc/self/stat");
+std::optional<std::int64_t> start_of_process_monotonic_ns(std::int64_t process) {
+  // Field 22 of /proc/PID/stat: start in clock ticks since boot. The command name may hold spaces, so read past ')'.
+  std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
   const auto close = text.rfind(')');
-  if (close == std::string::npos) return monotonic_ns();
+  if (close == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(close + 1));
   std::string word;
   for (int field = 3; field <= 21; ++field) fields >> word;
   long long ticks = 0;
-  if (!(fields >> ticks)) return monotonic_ns();
+  if (!(fields >> ticks)) return std::nullopt;
   const std::int64_t since_boot = ticks * (1'000'000'000 / sysconf(_SC_CLK_TCK));
   const std::int64_t suspended = read_clock(CLOCK_BOOTTIME) - monotonic_ns();
   return since_boot - suspended;
 }
+
+std::int64_t process_start_monotonic_ns() { return start_of_process_monotonic_ns(::getpid()).value_or(monotonic_ns()); }
 
 std::string format_local_time(std::int64_t wall_time_ns) { return format_time(wall_time_ns, false); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace pharos::base {
@@ -17,6 +18,9 @@ std::int64_t steady_wall_ns();
 
 /// When the kernel started this process, on the clock of monotonic_ns() (resolution: one clock tick, usually 10 ms).
 std::int64_t process_start_monotonic_ns();
+
+/// The same of a process of this machine; nullopt when there is none of that number or it cannot be looked at.
+std::optional<std::int64_t> start_of_process_monotonic_ns(std::int64_t process);
 
 /// `wall_time_ns` as local time "YYYY-MM-DD HH:MM:SS.ffffff" (the stamp of Megatron's log line).
 std::string format_local_time(std::int64_t wall_time_ns);

@@ -7,6 +7,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <chrono>
+
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/base/json.h"
@@ -176,6 +178,10 @@ TEST(Checkpoint, LeftoversOfKilledSavesGoButNotThoseOfRunningOnes) {
     fs::create_directories(folder.path() / name);
     test::write_text(folder.path() / name / "part", "x");
   }
+  // The number of a process that began after this was written: another one.
+  fs::create_directories(folder.path() / ("iter_0000006.tmp." + alive));
+  fs::last_write_time(folder.path() / ("iter_0000006.tmp." + alive),
+                      fs::file_time_type::clock::now() - std::chrono::years(60));
   test::write_text(folder.path() / ("latest_checkpointed_iteration.txt.tmp." + dead), "7");
   const SmallModel model(one_rank(), 0, 1);
   save_one(model, 9, {.save = folder.path()});

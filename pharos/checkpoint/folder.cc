@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "pharos/base/clock.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
@@ -59,8 +61,16 @@ std::optional<std::int64_t> writer_of(const std::string& name) {
   return parse_number(std::string_view(name).substr(mark + kTemporaryMark.size()));
 }
 
-bool is_running(std::int64_t process) {
-  return process != ::getpid() && (::kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM);
+/// Whether `process`, which made `entry`, still runs. Numbers of processes are used again: one that began after `entry`
+/// was last written to is another.
+bool is_running(std::int64_t process, const fs::path& entry) {
+  constexpr std::int64_t kSecondNs = 1'000'000'000;
+  if (process == ::getpid() || (::kill(static_cast<pid_t>(process), 0) != 0 && errno != EPERM)) return false;
+  struct stat written {};
+  const auto start_ns = base::start_of_process_monotonic_ns(process);
+  if (!start_ns || ::stat(entry.c_str(), &written) != 0) return true;
+  const std::int64_t age_ns = base::wall_ns() - written.st_mtim.tv_sec * kSecondNs - written.st_mtim.tv_nsec;
+  return base::monotonic_ns() - *start_ns > age_ns - kSecondNs;
 }
 
 std::string list_iterations(const fs::path& path) {
@@ -206,7 +216,7 @@ void write_tracker(const fs::path& save, std::int64_t iteration) {
 void remove_leftovers(const fs::path& save) {
   for (const fs::path& entry : entries(save)) {
     const auto writer = writer_of(entry.filename().string());
-    if (!writer || is_running(*writer)) continue;
+    if (!writer || is_running(*writer, entry)) continue;
     std::error_code ignored;  // what cannot be removed does no harm but to the disk's space
     fs::remove_all(entry, ignored);
   }

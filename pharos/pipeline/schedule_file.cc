@@ -11,7 +11,7 @@
 #include "pharos/base/file.h"
 #include "pharos/base/json.h"
 #include "pharos/base/text.h"
-#include "pharos/pipeline/generators.h"
+#include "pharos/pipeline/schedules/generators.h"
 
 namespace pharos::pipeline {
 namespace {

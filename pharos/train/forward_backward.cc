@@ -24,7 +24,7 @@
 #include "pharos/nn/linear.h"
 #include "pharos/pipeline/run_schedule.h"
 #include "pharos/tensor/host_allocator.h"
-#include "pharos/train/context_slice.h"
+#include "pharos/train/data/context_slice.h"
 
 namespace pharos::train {
 namespace {

@@ -10,7 +10,7 @@
 #include "pharos/config/run_config.h"
 #include "pharos/model/transformer.h"
 #include "pharos/pipeline/executor.h"
-#include "pharos/train/microbatch.h"
+#include "pharos/train/data/microbatch.h"
 #include "pharos/train/parallel.h"
 
 namespace pharos::train {

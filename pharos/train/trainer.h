@@ -16,7 +16,7 @@
 #include "pharos/optim/schedule/batch_schedule.h"
 #include "pharos/optim/schedule/lr_schedule.h"
 #include "pharos/pipeline/report/measured_file.h"
-#include "pharos/train/data_feed.h"
+#include "pharos/train/data/data_feed.h"
 #include "pharos/train/exit_policy.h"
 #include "pharos/train/forward_backward.h"
 #include "pharos/train/parallel.h"

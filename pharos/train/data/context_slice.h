@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "pharos/train/microbatch.h"
+#include "pharos/train/data/microbatch.h"
 
 namespace pharos::train {
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <deque>
 
-#include "pharos/pipeline/generators.h"
+#include "pharos/pipeline/schedules/generators.h"
 
 namespace pharos::pipeline {
 namespace {

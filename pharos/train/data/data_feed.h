@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "pharos/config/run_config.h"
-#include "pharos/train/microbatch.h"
+#include "pharos/train/data/microbatch.h"
 
 namespace pharos::train {
 

@@ -1,4 +1,4 @@
-#include "pharos/train/data_feed.h"
+#include "pharos/train/data/data_feed.h"
 
 #include <ATen/ATen.h>
 

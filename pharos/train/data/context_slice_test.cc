@@ -1,4 +1,4 @@
-#include "pharos/train/context_slice.h"
+#include "pharos/train/data/context_slice.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

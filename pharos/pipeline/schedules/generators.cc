@@ -1,4 +1,4 @@
-#include "pharos/pipeline/generators.h"
+#include "pharos/pipeline/schedules/generators.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "pharos/train/context_slice.h"
+#include "pharos/train/data/context_slice.h"
 
 #include "pharos/nn/context_parallel/zigzag.h"
 
