@@ -196,15 +196,9 @@ struct Layout {
   const char* exchange = "p2p";
 };
 
-const Layout kLayouts[] = {{1, false},
-                           {1, true},
-                           {2, false},
-                           {2, true},
-                           {4, false},
-                           {4, true},
-                           {1, false, 2, "all_gather"},
-                           {1, false, 4},
-                           {2, true, 2}};
+const Layout kLayouts[] = {
+    {1, false},    {1, true},   {2, false}, {2, true}, {4, false}, {4, true}, {1, false, 2, "all_gather"},
+    {1, false, 4}, {2, true, 2}};
 
 // Initial weights are slices bit by bit; token losses and every gradient of two microbatches with dropout agree.
 TEST_P(ParallelModel, IsTheModelOfOneRank) {

@@ -152,7 +152,8 @@ void add_schedules(Page& page, const PipelinePlan& pipeline) {
              fmt::format("step {:.4g} {}; {}", other.span, pipeline.costs.time_unit,
                          in_flight_text(pipeline, other.peak_rank_shares, other.peak_bytes)));
   }
-  if (has_footnote) page.line("* other stages than were measured: their times are put together from the measured layers");
+  if (has_footnote)
+    page.line("* other stages than were measured: their times are put together from the measured layers");
 }
 
 void add_pipeline(Page& page, const PipelinePlan& pipeline) {

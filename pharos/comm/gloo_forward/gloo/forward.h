@@ -1,6 +1,6 @@
 // The names of Gloo that c10d's ProcessGroupGloo.hpp mentions. The torch wheel exports Gloo's symbols and builds c10d's
-// Gloo back end, but ships none of Gloo's headers. Only names and the interface that c10d itself overrides are declared;
-// nothing here is defined or made by Pharos.
+// Gloo back end, but ships none of Gloo's headers. Only names and the interface that c10d itself overrides are
+// declared; nothing here is defined or made by Pharos.
 #pragma once
 
 #include <chrono>
