@@ -15,12 +15,12 @@ PROMPT_IDS = ",".join(str(37 * position % 8192) for position in range(32))
 def measure():
     ours, theirs, agreeing = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        common.run(sys.executable, "-W", "ignore", common.ROOT / "bench/write_llama_27m.py", folder)
+        common.run(sys.executable, "-W", "ignore", common.ROOT / "bench/peers/write_llama_27m.py", folder)
         options = ("--prompt-ids", PROMPT_IDS, "--max-tokens", NUM_TOKENS)
         for _ in range(ROUNDS):
             transformers = common.last_json(
                 common.run(
-                    sys.executable, "-W", "ignore", common.ROOT / "bench/generate_transformers.py", folder, *options,
+                    sys.executable, "-W", "ignore", common.ROOT / "bench/peers/generate_transformers.py", folder, *options,
                     "--threads", common.THREADS,
                 ).output
             )

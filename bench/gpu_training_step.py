@@ -38,7 +38,7 @@ MODELS = {
 
 
 def step_in_torch(steps, options):
-    command = [PYTHON, "-W", "ignore", common.ROOT / "bench/llama_27m_torch.py", "--steps", steps, "--device", "cuda", *options]
+    command = [PYTHON, "-W", "ignore", common.ROOT / "bench/peers/llama_27m_torch.py", "--steps", steps, "--device", "cuda", *options]
     result = common.last_json(common.run(*command).output)
     return result["step_time_ms"][WARM_UP:], result["num_parameters"]
 

@@ -115,7 +115,7 @@ def measure():
     for _ in range(ROUNDS):
         ours.append(measure_pharos())
         if python:
-            theirs.append(common.last_json(common.run(python, common.ROOT / "bench/lens_nemo.py").output))
+            theirs.append(common.last_json(common.run(python, common.ROOT / "bench/peers/lens_nemo.py").output))
             versions = theirs[-1]["versions"]
     own = best(ours)
     other = best(theirs) if theirs else None

@@ -1,9 +1,9 @@
-// The optimizer step on 27M fp32 parameters (those of bench/llama_27m_torch.py), 2 threads: ours against the calls that
-// torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True) make; bench/optimizer_torch.py is the same in
+// The optimizer step on 27M fp32 parameters (those of bench/peers/llama_27m_torch.py), 2 threads: ours against the calls that
+// torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True) make; bench/peers/optimizer_torch.py is the same in
 // Python. Clipping is active on all sides.
 //
 //   build/release/bench/optimizer_bench --benchmark_enable_random_interleaving=true
-//   OMP_NUM_THREADS=2 .venv/bin/python bench/optimizer_torch.py
+//   OMP_NUM_THREADS=2 .venv/bin/python bench/peers/optimizer_torch.py
 //
 // 2026-11-29, AMD EPYC, 2 cores shared with other work, torch 2.13.0; medians of 50 steps, five alternating rounds of
 // which these three ran undisturbed (the machine's load made the others 3 to 10 times slower on every side):

@@ -33,9 +33,9 @@ def environment(**variables):
 
 
 def run_torch(script, *options):
-    """What rank 0 of a PyTorch script in this folder prints as JSON."""
+    """What rank 0 of a PyTorch script in bench/peers prints as JSON."""
     port = free_port()
-    command = [sys.executable, "-W", "ignore", str(common.ROOT / "bench" / script), "--threads", "1", *(str(option) for option in options)]
+    command = [sys.executable, "-W", "ignore", str(common.ROOT / "bench/peers" / script), "--threads", "1", *(str(option) for option in options)]
     ranks = [
         subprocess.Popen(
             command,

@@ -16,7 +16,7 @@ ROUNDS, STEPS, WARM_UP = 3, 10, 2
 def step_in_torch():
     result = common.last_json(
         common.run(
-            sys.executable, "-W", "ignore", common.ROOT / "bench/llama_27m_torch.py", "--steps", STEPS, "--threads", common.THREADS
+            sys.executable, "-W", "ignore", common.ROOT / "bench/peers/llama_27m_torch.py", "--steps", STEPS, "--threads", common.THREADS
         ).output
     )
     return result["step_time_ms"][WARM_UP:], result["peak_resident_bytes"]

@@ -63,9 +63,6 @@ class Layouts(ProgramTest):
     """A run that changes its layout at every resume, against one that never stops."""
 
     def test_checkpoint_moves_between_layouts(self):
-        reference = self.folder / "reference"
-        self.assert_exit(self.train(reference, FIXED_BATCH), 0)
-        moving = self.folder / "moving"
         layouts = [
             (2, 10, ["model.tensor_model_parallel_size=2", "model.sequence_parallel=true"]),
             (4, 15, ["ddp.data_parallel_sharding_strategy=optim_grads_params", "ddp.overlap_param_gather=true", "ddp.overlap_grad_reduce=true"]),
@@ -73,19 +70,7 @@ class Layouts(ProgramTest):
             (1, 25, []),
             (2, 30, ["ddp.data_parallel_sharding_strategy=optim_grads"]),
         ]
-        for ranks, end, overrides in layouts:
-            command = ["train", RECIPE, f"data={self.data}", FIXED_BATCH, "--run-dir", moving, "--nproc", ranks, *overrides]
-            if end < 30:
-                command.append(f"train.exit_interval={end}")
-            if (moving / "run.yaml").exists():
-                command.append("--resume")
-            self.assert_exit(run(*command), 0 if end == 30 else 4)
-        expected, found = losses(reference), losses(moving)
-        self.assertEqual(sorted(found), list(range(1, 31)))
-        for step, loss in expected.items():
-            self.assertLessEqual(abs(found[step] - loss) / loss, 1e-5 if step > 20 else LOSS_TOLERANCE, f"step {step}")
-        finished = run("generate", moving, "--prompt", "ab", "--max-tokens", "5")
-        self.assert_exit(finished, 0)
+        self.assert_moves_between_layouts(layouts, FIXED_BATCH, tolerance=LOSS_TOLERANCE)
 
 
 class Spans(ProgramTest):

@@ -73,3 +73,21 @@ class ProgramTest(unittest.TestCase):
 
     def assert_exit(self, finished, code):
         self.assertEqual(finished.returncode, code, finished.stdout[-3000:])
+
+    def assert_moves_between_layouts(self, layouts, *shape, tolerance):
+        """A run of 30 steps that changes its layout at every resume, against one that never stops. layouts: (ranks, last
+        step, overrides); the last one ends at 30. Losses agree within `tolerance`, after step 20 within 1e-5."""
+        reference, moving = self.folder / "reference", self.folder / "moving"
+        self.assert_exit(self.train(reference, *shape), 0)
+        for ranks, end, overrides in layouts:
+            command = ["train", RECIPE, f"data={self.data}", *shape, "--run-dir", moving, "--nproc", ranks, *overrides]
+            if end < 30:
+                command.append(f"train.exit_interval={end}")
+            if (moving / "run.yaml").exists():
+                command.append("--resume")
+            self.assert_exit(run(*command), 0 if end == 30 else 4)
+        expected, found = losses(reference), losses(moving)
+        self.assertEqual(sorted(found), list(range(1, 31)))
+        for step, loss in expected.items():
+            self.assertLessEqual(abs(found[step] - loss) / loss, 1e-5 if step > 20 else tolerance, f"step {step}")
+        self.assert_exit(run("generate", moving, "--prompt", "ab", "--max-tokens", "5"), 0)

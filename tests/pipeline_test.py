@@ -68,10 +68,6 @@ class Layouts(ProgramTest):
     """A run that changes its layout at every resume, against one that never stops."""
 
     def test_checkpoint_moves_between_layouts(self):
-        shape = ["model.num_layers=4", "train.micro_batch_size=1"]
-        reference = self.folder / "reference"
-        self.assert_exit(self.train(reference, FIXED_BATCH, *shape), 0)
-        moving = self.folder / "moving"
         layouts = [
             (2, 5, stages(2, "zbv")),
             (4, 10, stages(4)),
@@ -80,18 +76,7 @@ class Layouts(ProgramTest):
             (4, 25, stages(2, "interleaved", "model.virtual_pipeline_model_parallel_size=2", "ddp.use_distributed_optimizer=true")),
             (3, 30, stages(3, "1f1b", "model.pipeline_model_parallel_layout='E|t*3|t,L'")),
         ]
-        for ranks, end, overrides in layouts:
-            command = ["train", RECIPE, f"data={self.data}", FIXED_BATCH, *shape, "--run-dir", moving, "--nproc", ranks, *overrides]
-            if end < 30:
-                command.append(f"train.exit_interval={end}")
-            if (moving / "run.yaml").exists():
-                command.append("--resume")
-            self.assert_exit(run(*command), 0 if end == 30 else 4)
-        expected, found = losses(reference), losses(moving)
-        self.assertEqual(sorted(found), list(range(1, 31)))
-        for step, loss in expected.items():
-            self.assertLessEqual(abs(found[step] - loss) / loss, 1e-5 if step > 20 else LOSS_TOLERANCE, f"step {step}")
-        self.assert_exit(run("generate", moving, "--prompt", "ab", "--max-tokens", "5"), 0)
+        self.assert_moves_between_layouts(layouts, FIXED_BATCH, "model.num_layers=4", "train.micro_batch_size=1", tolerance=LOSS_TOLERANCE)
 
 
 class WhatIsLeftBehind(ProgramTest):

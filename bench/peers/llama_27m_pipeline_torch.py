@@ -3,7 +3,7 @@ of bench/pipeline.py. One process a rank; the stages have equal layers, the firs
 
 Prints one JSON object on rank 0: milliseconds of every step, losses of the last rank.
 
-    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/llama_27m_pipeline_torch.py --schedule 1f1b
+    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/llama_27m_pipeline_torch.py --schedule 1f1b
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The other side of optimizer_bench.cc in Python: clip_grad_norm_ and AdamW(fused=True) on the same 27M parameters.
 
-    OMP_NUM_THREADS=2 .venv/bin/python bench/optimizer_torch.py
+    OMP_NUM_THREADS=2 .venv/bin/python bench/peers/optimizer_torch.py
 """
 
 import statistics

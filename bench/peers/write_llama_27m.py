@@ -1,6 +1,6 @@
 """Writes the 27M model of the benchmarks as a Hugging Face folder with random weights.
 
-    python bench/write_llama_27m.py FOLDER
+    python bench/peers/write_llama_27m.py FOLDER
 """
 
 import sys

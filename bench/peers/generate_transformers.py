@@ -1,6 +1,6 @@
 """Greedy generation with KV cache by transformers; prints one JSON object with tokens per second and the tokens.
 
-    python bench/generate_transformers.py FOLDER --prompt-ids 1,2,3 --max-tokens 200 --threads 2
+    python bench/peers/generate_transformers.py FOLDER --prompt-ids 1,2,3 --max-tokens 200 --threads 2
 """
 
 import argparse

@@ -4,9 +4,9 @@ Without options the 27M model: 6 layers, 512 wide, 8 heads, feed-forward 1376, v
 fp32, on the CPU. --bf16 computes under autocast with fp32 parameters, as people train in PyTorch.
 Prints one JSON object: milliseconds of every step, losses, parameters, peak memory (of the process, or of the device).
 
-    python bench/llama_27m_torch.py --steps 10 --threads 2
-    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/llama_27m_torch.py …   (DistributedDataParallel over Gloo)
-    python bench/llama_27m_torch.py --device cuda --bf16 --layers 16 --hidden 2048 --heads 16 --feed-forward 5504
+    python bench/peers/llama_27m_torch.py --steps 10 --threads 2
+    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/llama_27m_torch.py …   (DistributedDataParallel over Gloo)
+    python bench/peers/llama_27m_torch.py --device cuda --bf16 --layers 16 --hidden 2048 --heads 16 --feed-forward 5504
 """
 
 import argparse
