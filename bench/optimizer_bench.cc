@@ -1,6 +1,6 @@
-// The optimizer step on 27M fp32 parameters (those of bench/peers/llama_27m_torch.py), 2 threads: ours against the calls that
-// torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True) make; bench/peers/optimizer_torch.py is the same in
-// Python. Clipping is active on all sides.
+// The optimizer step on 27M fp32 parameters (those of bench/peers/llama_27m_torch.py), 2 threads: ours against the
+// calls that torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True) make; bench/peers/optimizer_torch.py is
+// the same in Python. Clipping is active on all sides.
 //
 //   build/release/bench/optimizer_bench --benchmark_enable_random_interleaving=true
 //   OMP_NUM_THREADS=2 .venv/bin/python bench/peers/optimizer_torch.py

@@ -19,7 +19,10 @@ namespace pharos::nn {
 struct AttentionOptions {
   std::int64_t num_heads = 0;     ///< query heads on this rank
   std::int64_t num_kv_heads = 0;  ///< key and value heads on this rank; divides num_heads
-  std::int64_t head_width = 0;
+  std::int64_t head_width = 0;    ///< of queries and keys
+  std::int64_t value_width = 0;   ///< of values; 0: head_width
+  std::optional<double> scale;    ///< of the scores; unset: 1 / sqrt(head_width)
+  std::optional<double> softcap;  ///< scores become c tanh(score / c)
   double dropout = 0;
   std::int64_t window = 0;      ///< 0: all earlier tokens, else only the last `window` ones, the token itself included
   bool fused = true;            ///< may use a fused kernel; else scores are formed and kept
@@ -30,7 +33,7 @@ struct AttentionOptions {
   std::string name;  ///< of the dropout stream
 };
 
-/// softmax(q kᵀ / sqrt(head_width) + mask) v. query: [batch, heads, tokens, width]; key, value: [batch, kv heads,
+/// softmax(cap(q kᵀ scale) + mask) v. query: [batch, heads, tokens, width]; key, value: [batch, kv heads,
 /// key tokens, width]. Query i sees keys up to i + (key tokens - tokens), and with segments in `context` those of its
 /// own segment (tokens and keys are the whole sequence then). Returns [batch, heads, tokens, width].
 at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -45,6 +48,9 @@ struct SelfAttention {
   RowLinear linear_proj;
   AttentionOptions options;
   ContextParallel context_parallel = {};
+  /// Attention sinks [heads / ranks]: a logit per head that takes part in the softmax and gives nothing. With a
+  /// constant (softmax off by one) it is not trainable.
+  std::optional<tensor::Parameter> sinks = {};
 
   /// hidden: [batch, tokens, hidden], under sequence parallelism this rank's tokens; `angles` are those of all tokens
   /// of its context-parallel rank, null without rotary positions; `layer` indexes the cache.

@@ -28,6 +28,16 @@ void declare_router(SectionBuilder<C>& model) {
   model.field("moe_router_bias_update_rate", &C::moe_router_bias_update_rate, "step of that bias")
       .min(0)
       .with(kExperts);
+  model
+      .field("moe_router_group_score", &C::moe_router_group_score,
+             "score of a group: sum of its best topk / group_topk experts (Megatron), its best, or sum of its best two")
+      .own()
+      .with(kExperts);
+  model
+      .field("moe_router_norm_topk_prob", &C::moe_router_norm_topk_prob,
+             "divide the chosen scores by their sum; unset: sigmoid scores with topk > 1 only")
+      .own()
+      .with(kExperts);
   model.field("moe_router_dtype", &C::moe_router_dtype, "type the router computes in").with(kExperts);
   model.field("moe_input_jitter_eps", &C::moe_input_jitter_eps, "jitter on the router's input").min(0).with(kExperts);
   model.field("moe_router_fusion", &C::moe_router_fusion, "fused router kernel").hint();
@@ -75,9 +85,8 @@ void declare_stages(SectionBuilder<C>& model) {
   model
       .field("overlap_moe_expert_parallel_comm", &C::overlap_moe_expert_parallel_comm,
              "dispatch of one microbatch beside computation of another")
-      .later("expert parallelism");
-  model.field("delay_wgrad_compute", &C::delay_wgrad_compute, "weight gradients later, to fill bubbles")
-      .later("expert parallelism");
+      .hint();
+  model.field("delay_wgrad_compute", &C::delay_wgrad_compute, "weight gradients later, to fill bubbles").hint();
 }
 
 }  // namespace
@@ -96,7 +105,7 @@ void declare_parallelism(std::vector<Field>& fields) {
   model.field("context_parallel_size", &C::context_parallel_size, "ranks a sequence is split over").min(1).one_rank();
   model.field("expert_model_parallel_size", &C::expert_model_parallel_size, "ranks the experts are split over")
       .min(1)
-      .later("expert parallelism");
+      .one_rank();
   model
       .field("virtual_pipeline_model_parallel_size", &C::virtual_pipeline_model_parallel_size,
              "model chunks of a pipeline rank")
@@ -118,9 +127,7 @@ void declare_parallelism(std::vector<Field>& fields) {
 
 void declare_experts(std::vector<Field>& fields) {
   SectionBuilder model(fields, "model", &RunConfig::model);
-  model.field("num_moe_experts", &C::num_moe_experts, "experts of a mixture layer; unset: dense model")
-      .min(1)
-      .later("mixture of experts");
+  model.field("num_moe_experts", &C::num_moe_experts, "experts of a mixture layer; unset: dense model").min(1);
   declare_router(model);
   model.field("moe_ffn_hidden_size", &C::moe_ffn_hidden_size, "width of one expert; unset: ffn_hidden_size")
       .min(1)

@@ -13,10 +13,12 @@ namespace pharos::optim {
 
 /// Null: this rank alone.
 struct ParallelGroups {
-  comm::Group* data = nullptr;      ///< replicas of the model: gradients are reduced, states are sharded over them
-  comm::Group* tensor = nullptr;    ///< ranks between which layers are split
-  comm::Group* pipeline = nullptr;  ///< stages
-  comm::Group* tied = nullptr;      ///< the two pipeline ranks that hold tied weights, see Parameter::tie
+  comm::Group* data = nullptr;          ///< replicas of the model: gradients are reduced, states are sharded over them
+  comm::Group* tensor = nullptr;        ///< ranks between which layers are split
+  comm::Group* pipeline = nullptr;      ///< stages
+  comm::Group* tied = nullptr;          ///< the two pipeline ranks that hold tied weights, see Parameter::tie
+  comm::Group* expert_data = nullptr;   ///< replicas of the experts ("edp")
+  comm::Group* expert_model = nullptr;  ///< ranks between which experts are split: ETP × EP ("etp-ep")
   /// Neighbouring tensor-parallel ranks that share values whose gradients are summed, by their number.
   std::map<int, comm::Group*> sharing_tensor;
 };
