@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "pharos/nn/linear.h"
-#include "pharos/nn/moe/balance.h"
-#include "pharos/nn/moe/capacity.h"
-#include "pharos/nn/moe/choice.h"
-#include "pharos/nn/moe/noise.h"
+#include "pharos/nn/moe/routing/balance.h"
+#include "pharos/nn/moe/routing/capacity.h"
+#include "pharos/nn/moe/routing/choice.h"
+#include "pharos/nn/moe/routing/noise.h"
 #include "pharos/nn/recompute.h"
 
 namespace pharos::nn {

@@ -33,7 +33,7 @@ struct RouterOptions {
     std::string type;  ///< "aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn"
     double coeff = 0;
   };
-  std::vector<Balancing> balancing = {};  ///< equations in balance.h
+  std::vector<Balancing> balancing = {};  ///< equations in routing/balance.h
   std::optional<double> capacity_factor;  ///< tokens beyond this share of the mean are dropped; unset: none
   config::TokenDropPolicy drop_policy = config::TokenDropPolicy::kProbabilities;
   bool force_balance = false;  ///< random logits (benchmarks)
@@ -66,7 +66,7 @@ struct Router {
   comm::Group* tokens_group = nullptr;
   comm::Group* balance_group = nullptr;  ///< TP × DP × CP, for global_aux_loss; null: this one
 
-  /// hidden: [batch, tokens, hidden] of this rank. In training auxiliary losses (balance.h), scaled by
+  /// hidden: [batch, tokens, hidden] of this rank. In training auxiliary losses (routing/balance.h), scaled by
   /// context.auxiliary_loss_scale, enter the gradients that come back through `probabilities`, and outside of
   /// recomputation `load`. With a group, aux_loss, seq_aux_loss, global_aux_loss and sinkhorn need all its ranks here.
   Routing route(const at::Tensor& hidden, const ForwardContext& context, RouterLoad& load) const;

@@ -1,4 +1,4 @@
-#include "pharos/nn/moe/capacity.h"
+#include "pharos/nn/moe/routing/capacity.h"
 
 #include <ATen/ATen.h>
 

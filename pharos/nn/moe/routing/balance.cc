@@ -1,4 +1,4 @@
-#include "pharos/nn/moe/balance.h"
+#include "pharos/nn/moe/routing/balance.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>

@@ -1,4 +1,4 @@
-#include "pharos/nn/moe/noise.h"
+#include "pharos/nn/moe/routing/noise.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>

@@ -1,4 +1,4 @@
-#include "pharos/nn/moe/choice.h"
+#include "pharos/nn/moe/routing/choice.h"
 
 #include <ATen/ATen.h>
 
