@@ -22,11 +22,6 @@ Routing choose(const at::Tensor& logits, const RouterOptions& options, const at:
   return choose_experts(logits, expert_scores(logits, options.score_function), bias, options);
 }
 
-std::vector<nlohmann::json> megatron_cases() {
-  const std::string text = base::read_file(std::filesystem::path(PHAROS_TEST_DATA) / "megatron/moe.json");
-  return nlohmann::json::parse(text)["cases"].get<std::vector<nlohmann::json>>();
-}
-
 RouterOptions megatron_options(const nlohmann::json& item) {
   RouterOptions options;
   options.num_experts = item["experts"];

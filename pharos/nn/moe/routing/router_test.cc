@@ -37,11 +37,11 @@ TEST_F(RouterTest, LogitsAndGradientsAreThoseOfALinearLayerInTheChosenType) {
     std::optional<at::ScalarType> dtype;
     double tolerance;
   };
-  const Case cases[] = {{at::kFloat, at::kFloat, {}, 1e-6},
+  const Case cases[] = {{at::kFloat, at::kFloat, {}, 5e-6},
                         {at::kBFloat16, at::kBFloat16, {}, 2e-2},
-                        {at::kBFloat16, at::kBFloat16, at::kFloat, 1e-6},
-                        {at::kBFloat16, at::kFloat, at::kFloat, 1e-6},
-                        {at::kFloat, at::kFloat, at::kDouble, 1e-6}};
+                        {at::kBFloat16, at::kBFloat16, at::kFloat, 5e-6},
+                        {at::kBFloat16, at::kFloat, at::kFloat, 5e-6},
+                        {at::kFloat, at::kFloat, at::kDouble, 5e-6}};
   for (const Case& item : cases) {
     for (const bool queued : {false, true}) {
       Router router;
@@ -80,9 +80,8 @@ TEST_F(RouterTest, LogitsAndGradientsAreThoseOfALinearLayerInTheChosenType) {
 // top-k choices, as the router's are; counts of others are held against the equations in BalanceEqualsMegatron.
 TEST_F(RouterTest, InjectedLossesEqualMegatron) {
   const Fixture fixture("megatron/moe.safetensors");
-  const std::string text = base::read_file(std::filesystem::path(PHAROS_TEST_DATA) / "megatron/moe.json");
   int checked = 0;
-  for (const nlohmann::json& item : nlohmann::json::parse(text)["cases"]) {
+  for (const nlohmann::json& item : megatron_cases()) {
     const std::string name = item["name"];
     for (const std::string type : {"aux_loss", "seq_aux_loss", "z_loss"}) {
       if (type != "z_loss" && !item["aux_map_equals_routing_map"].get<bool>()) continue;
@@ -115,8 +114,7 @@ TEST_F(RouterTest, InjectedLossesEqualMegatron) {
 
 TEST_F(RouterTest, BalanceEqualsMegatron) {
   const Fixture fixture("megatron/moe.safetensors");
-  const std::string text = base::read_file(std::filesystem::path(PHAROS_TEST_DATA) / "megatron/moe.json");
-  for (const nlohmann::json& item : nlohmann::json::parse(text)["cases"]) {
+  for (const nlohmann::json& item : megatron_cases()) {
     const std::string name = item["name"];
     SCOPED_TRACE(name);
     const std::int64_t experts = item["experts"], batch = item["batch"], topk = item["topk"], tokens = item["tokens"];

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "pharos/base/file.h"
 #include "pharos/nn/moe/router.h"
@@ -41,6 +42,12 @@ class Fixture {
   nlohmann::json header_;
   std::size_t data_;
 };
+
+/// What was asked of Megatron, and its losses; tensors are in megatron/moe.safetensors.
+inline std::vector<nlohmann::json> megatron_cases() {
+  const std::string text = base::read_file(std::filesystem::path(PHAROS_TEST_DATA) / "megatron/moe.json");
+  return nlohmann::json::parse(text)["cases"].get<std::vector<nlohmann::json>>();
+}
 
 inline tensor::Parameter parameter_of(const at::Tensor& values) {
   tensor::Parameter parameter;
