@@ -111,8 +111,8 @@ moe::ExchangeFunction exchange_of(config::TokenDispatcher type, config::FlexBack
   if (!problem.empty()) {
     throw base::UserError({.what = problem,
                            .where = "model.moe_flex_dispatcher_backend",
-                           .fix = "Set model.moe_flex_dispatcher_backend=native, or "
-                                  "model.moe_token_dispatcher_type=alltoall: both do the same."});
+                           .fix = "Set model.moe_flex_dispatcher_backend=native or "
+                                  "model.moe_token_dispatcher_type=alltoall."});
   }
   return moe::exchange_natively;
 }
@@ -135,7 +135,9 @@ std::unique_ptr<Dispatcher> make_dispatcher(config::TokenDispatcher type, config
 std::string flex_backend_problem(config::FlexBackend backend) {
   const auto lacks = [](const std::string& name) {
     return "This version has no back-end " + name +
-           " for the flex dispatcher; one is added as a moe::ExchangeFunction (pharos/nn/moe/dispatch/exchange.h)";
+           " for the flex dispatcher. The back-end native and the dispatcher alltoall give the same results; one more "
+           "is "
+           "added as a moe::ExchangeFunction (pharos/nn/moe/dispatch/exchange.h).";
   };
   switch (backend) {
     case config::FlexBackend::kDeepEp:
