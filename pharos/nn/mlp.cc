@@ -13,11 +13,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct SwiGlu : torch::autograd::Function<SwiGlu> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weights) {
-    context->save_for_backward({input, weights});
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>& weights) {
+    context->save_for_backward({input, weights.value_or(at::Tensor())});
     const auto halves = input.detach().chunk(2, -1);
     at::Tensor output = at::silu(halves[0]).mul_(halves[1]);
-    return weights.defined() ? output.mul_(weights.detach().unsqueeze(-1)) : output;
+    return weights ? output.mul_(weights->detach().unsqueeze(-1)) : output;
   }
 
   // With w the weight of the row: d/dgate = g w up silu'(gate); d/dup = g w silu(gate); d/dw = Σ g up silu(gate).
@@ -65,7 +66,9 @@ at::Tensor activate(const at::Tensor& input, Activation activation) {
   throw base::InternalError("unknown activation");
 }
 
-at::Tensor swiglu(const at::Tensor& input, const at::Tensor& weights) { return SwiGlu::apply(input, weights); }
+at::Tensor swiglu(const at::Tensor& input, const at::Tensor& weights) {
+  return SwiGlu::apply(input, weights.defined() ? std::optional(weights) : std::nullopt);
+}
 
 at::Tensor Activated::forward(const at::Tensor& inner, const at::Tensor& weights) const {
   if (gated && activation == Activation::kSilu && !clamp && up_offset == 0) return swiglu(inner, weights);

@@ -39,7 +39,7 @@ Problem make_problem(std::int64_t num_tokens) {
   problem.tokens = at::randn({num_tokens, kHidden});
   problem.tokens.select(1, 0).copy_(at::arange(num_tokens));
   problem.output_grad = at::randn({num_tokens, kHidden});
-  auto experts = at::rand({num_tokens, kExperts - 1}).argsort(1).narrow(1, 0, kTopk);
+  auto experts = at::rand({num_tokens, kExperts - 1}).argsort(std::int64_t{1}).narrow(1, 0, kTopk);
   experts = experts + experts.ge(3).to(at::kLong);
   const auto is_dropped = at::rand({num_tokens, kTopk}).lt(0.1);
   problem.routing.experts = experts.masked_fill(is_dropped, -1);

@@ -106,20 +106,20 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   }
 };
 
-/// rows of run e + bias[e], times each row's weight where `weights` [n] is defined. Takes `rows` over.
+/// rows of run e + bias[e], times each row's weight where there are `weights` [n]. Takes `rows` over.
 struct GroupedBias : torch::autograd::Function<GroupedBias> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows, const at::Tensor& weights,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows, const std::optional<at::Tensor>& weights,
                             const at::Tensor& /*bias_data*/, const Counts& counts, const Parameter* bias) {
     context->mark_dirty({rows});
-    context->save_for_backward({weights});
+    context->save_for_backward({weights.value_or(at::Tensor())});
     context->saved_data["counts"] = counts;
     context->saved_data["bias"] = as_integer(bias);
     context->saved_data["queue"] = as_integer(WeightGradientQueue::current());
     const at::Tensor values = tensor::value(*bias).detach();
     for_each_run(counts, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
       at::Tensor run = rows.detach().narrow(0, first, count);
-      if (weights.defined()) {
-        run.addr_(weights.detach().narrow(0, first, count), values.select(0, expert));
+      if (weights) {
+        run.addr_(weights->detach().narrow(0, first, count), values.select(0, expert));
       } else {
         run.add_(values.select(0, expert));
       }
@@ -209,7 +209,7 @@ at::Tensor grouped_linear(const at::Tensor& rows, const Counts& counts, const Pa
                           const Parameter* bias) {
   PHAROS_CHECK(std::ssize(counts) == weight.data.size(0), "a number of rows for each expert wanted");
   const at::Tensor output = GroupedLinear::apply(rows.contiguous(), weight.data, counts, &weight);
-  return bias == nullptr ? output : GroupedBias::apply(output, at::Tensor(), bias->data, counts, bias);
+  return bias == nullptr ? output : GroupedBias::apply(output, std::optional<at::Tensor>(), bias->data, counts, bias);
 }
 
 at::Tensor Experts::forward(const at::Tensor& rows, const Counts& counts, const at::Tensor& probabilities) const {
@@ -219,7 +219,8 @@ at::Tensor Experts::forward(const at::Tensor& rows, const Counts& counts, const 
                                 ? ActivatedLinear::apply(inner, probabilities, fc2.data, activated, counts, &fc2)
                                 : grouped_linear(activated.forward(inner, probabilities), counts, fc2, nullptr);
   if (!fc2_bias) return output;
-  return GroupedBias::apply(output, probabilities.to(output.scalar_type()), fc2_bias->data, counts, &*fc2_bias);
+  return GroupedBias::apply(output, std::optional(probabilities.to(output.scalar_type())), fc2_bias->data, counts,
+                            &*fc2_bias);
 }
 
 }  // namespace pharos::nn

@@ -49,7 +49,6 @@ at::Tensor leaf_of(const at::Tensor& values) { return values.detach().clone().re
 /// y = p (fc2(activation(fc1(x))) + b2) row by row; `leaves`: fc1, fc2 and their biases.
 at::Tensor expected_output(const Experts& experts, const std::vector<at::Tensor>& leaves, const at::Tensor& rows,
                            const at::Tensor& probabilities) {
-  const Activated activated{experts.activation, experts.gated, experts.clamp, experts.up_offset};
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
   for (std::int64_t e = 0; e < std::ssize(kCounts); ++e) {
@@ -204,8 +203,8 @@ TEST(Experts, NarrowRowsTakeProbabilitiesInFloat) {
 TEST(Experts, FrozenWeightsTakeNoGradient) {
   at::manual_seed(9);
   Experts experts = experts_of(true, false, Activation::kSilu);
-  experts.fc1.main_grad = {};
-  experts.fc2.main_grad = {};
+  experts.fc1.main_grad = at::Tensor();
+  experts.fc2.main_grad = at::Tensor();
   const at::Tensor rows = at::randn({8, kHidden}).requires_grad_();
   const at::Tensor output = experts.forward(rows, kCounts, at::ones({8}));
   torch::autograd::backward({output}, {at::ones_like(output)});

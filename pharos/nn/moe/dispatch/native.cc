@@ -44,7 +44,8 @@ class NativeExchange : public Exchange {
         .wait();
     const auto is_local = arrived.ge(first).logical_and_(arrived.lt(first + num_local));
     if (rows_per_expert) {  // every source has as many rows of its own
-      const auto sources = at::repeat_interleave(at::tensor(arrived_rows_).to(experts.device()), arrived.size(0));
+      const auto sources = at::repeat_interleave(at::arange(num_ranks, experts.options()),
+                                                 at::tensor(arrived_rows_).to(experts.device()), 0, arrived.size(0));
       const auto bins = at::where(is_local, (arrived - first) * num_ranks + sources.unsqueeze(1), -1);
       by_expert_ = sort_choices(bins, num_local * num_ranks, rows_per_expert);
     } else {

@@ -19,7 +19,7 @@ at::Tensor values_of(const nlohmann::json& values, std::int64_t width) {
 
 /// k different bins for each token, about a fifth of them dropped.
 at::Tensor random_choices(std::int64_t num_tokens, std::int64_t topk, std::int64_t num_bins) {
-  const auto choices = at::rand({num_tokens, num_bins}).argsort(1).narrow(1, 0, topk);
+  const auto choices = at::rand({num_tokens, num_bins}).argsort(std::int64_t{1}).narrow(1, 0, topk);
   return choices.masked_fill(at::rand({num_tokens, topk}) < 0.2, -1);
 }
 
