@@ -64,8 +64,10 @@ at::Tensor attend_to_formed(const LatentAttention& layer, const at::Tensor& sour
       layer.linear_kv_up_proj.forward(latent).unflatten(-1, {heads, layer.content_width + value_width}).transpose(1, 2);
   const at::Tensor key =
       at::cat({formed.narrow(-1, 0, layer.content_width), shared_key.expand({-1, heads, -1, -1})}, -1);
+  AttentionOptions options = layer.options;
+  options.recompute = options.recompute && !layer.recompute_up_projection;  // else it would run a third time
   return attend(at::cat({queries.content, queries.rotary}, -1), key,
-                formed.narrow(-1, layer.content_width, value_width), layer.options, context, layer.context_parallel);
+                formed.narrow(-1, layer.content_width, value_width), options, context, layer.context_parallel);
 }
 
 /// Appends to the cache of a layer. Returns latents and shared keys of all tokens so far.
@@ -129,11 +131,11 @@ at::Tensor LatentAttention::forward(const at::Tensor& hidden, const RotaryAngles
   } else {
     // By value: it may run again in the backward pass, long after this call.
     const std::optional<RotaryAngles> kept = angles != nullptr ? std::optional(*angles) : std::nullopt;
-    const auto attend = [this, kept, context](const std::vector<at::Tensor>& inputs) {
+    const auto core = [this, kept, context](const std::vector<at::Tensor>& inputs) {
       return attend_to_formed(*this, inputs[0], inputs[1], inputs[2], kept ? &*kept : nullptr, context);
     };
     const bool forms_again = recompute_up_projection && c10::GradMode::is_enabled();
-    mixed = forms_again ? recompute(attend, {source, latent, shared_key}) : attend({source, latent, shared_key});
+    mixed = forms_again ? recompute(core, {source, latent, shared_key}) : core({source, latent, shared_key});
   }
   return linear_proj.forward(mixed.transpose(1, 2).flatten(2));
 }
