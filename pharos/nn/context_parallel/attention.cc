@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "pharos/base/error.h"
 #include "pharos/nn/context_parallel/zigzag.h"
@@ -191,7 +192,7 @@ at::Tensor half(const at::Tensor& tensor, std::int64_t index) {
 struct ContextParallelAttention : torch::autograd::Function<ContextParallelAttention> {
   /// block: [batch, kv heads, tokens, width + value width], keys and values side by side, contiguous.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& block,
-                            const at::Tensor& sinks, const c10::intrusive_ptr<Blocks>& blocks) {
+                            const std::optional<at::Tensor>& sinks, const c10::intrusive_ptr<Blocks>& blocks) {
     const std::int64_t tokens = query.size(2), width = query.size(3), value_width = block.size(3) - width;
     BlockExchange exchange(block, blocks->parallel(), "keys and values");
     std::array<Partial, 2> sums;
@@ -203,13 +204,14 @@ struct ContextParallelAttention : torch::autograd::Function<ContextParallelAtten
                               half(at_hand.narrow(3, width, value_width), one.key_half), one));
       }
     }
-    if (sinks.defined())
-      for (Partial& sum : sums) merge_sinks(sum, sinks);
+    if (sinks)
+      for (Partial& sum : sums) merge_sinks(sum, *sinks);
     // By token, as the output projection reads it: it then keeps this tensor and no copy.
     const at::Tensor output =
         at::empty({query.size(0), tokens, query.size(1), value_width}, query.options()).transpose(1, 2);
     for (const std::int64_t index : {0, 1}) half(output, index).copy_(sums[static_cast<std::size_t>(index)].output);
-    context->save_for_backward({query, block, output, at::cat({sums[0].log_of_sum, sums[1].log_of_sum}, 2), sinks});
+    context->save_for_backward(
+        {query, block, output, at::cat({sums[0].log_of_sum, sums[1].log_of_sum}, 2), sinks.value_or(at::Tensor())});
     context->saved_data["blocks"] = c10::IValue::make_capsule(blocks);
     return output;
   }
@@ -257,7 +259,8 @@ at::Tensor context_parallel_attention(const at::Tensor& query, const at::Tensor&
   PHAROS_CHECK(parallel.is_split() && context.cache == nullptr, "one rank has all tokens");
   PHAROS_CHECK(!context.segments.defined() || context.segments.size(1) == query.size(2) * parallel.size(),
                "segments must be those of the whole sequence");
-  return ContextParallelAttention::apply(query, at::cat({key, value}, -1).contiguous(), sinks,
+  const std::optional<at::Tensor> own_sinks = sinks.defined() ? std::optional(sinks) : std::nullopt;
+  return ContextParallelAttention::apply(query, at::cat({key, value}, -1).contiguous(), own_sinks,
                                          c10::make_intrusive<Blocks>(options, context, parallel));
 }
 
