@@ -13,16 +13,15 @@ bool fits_any(const std::vector<std::string>& patterns, const std::string& name)
                      [&](const std::string& pattern) { return config::matches_pattern(pattern, name); });
 }
 
-/// Names that differ little from `pattern`; where there are none, those that begin like it for longest.
+/// The names that have most in common with `pattern`, at its begin and its end.
 std::vector<std::string> nearest_pieces(const std::string& pattern, const std::set<std::string>& pieces) {
   constexpr std::size_t kMost = 3;
   std::string bare = pattern;
   std::erase(bare, '*');
   std::vector<std::string> names(pieces.begin(), pieces.end());
-  std::vector<std::string> nearest = base::nearest_names(bare, names, kMost);
-  if (!nearest.empty()) return nearest;
   const auto common = [&](const std::string& name) {
-    return std::mismatch(bare.begin(), bare.end(), name.begin(), name.end()).first - bare.begin();
+    return std::mismatch(bare.begin(), bare.end(), name.begin(), name.end()).first - bare.begin() +
+           (std::mismatch(bare.rbegin(), bare.rend(), name.rbegin(), name.rend()).first - bare.rbegin());
   };
   std::stable_sort(names.begin(), names.end(),
                    [&](const std::string& a, const std::string& b) { return common(a) > common(b); });
