@@ -183,7 +183,7 @@ void Trainer::apply_name_rules() {
   if (num_trained == 0) {
     throw base::UserError({.what = "optimizer.freeze leaves nothing to train.",
                            .where = where,
-                           .fix = "Use patterns that fit some weights only, or validation.skip_train=true."});
+                           .fix = "Use patterns that fit some of the weights only."});
   }
   console_.line(fmt::format("{} of {} parameters are trained, the others are frozen (optimizer.freeze)",
                             base::format_count(num_trained), base::format_count(num_all)));
