@@ -40,7 +40,7 @@ TEST(NameRules, APatternThatFitsNothingIsAnErrorWithNearNames) {
                                HasSubstr("for example output_layer.weight")));
   EXPECT_THAT(
       error_of([&] { check_patterns("optimizer.lr_scales", "", {"decoder.layers.7.*"}, pieces); }),
-      HasSubstr("for example decoder.layers.0.mlp.gate.weight, decoder.layers.0.mlp.up.weight, output_layer.weight"));
+      HasSubstr("for example decoder.layers.0.mlp.gate.weight, decoder.layers.0.mlp.up.weight, embedding"));
 }
 
 TEST(NameRules, FrozenWeightsAreNotTrainable) {

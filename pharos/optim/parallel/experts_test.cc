@@ -125,7 +125,7 @@ struct Outcome {
 };
 
 /// One rank that sees the tokens of `num_sources` data-parallel ranks.
-Outcome run_alone(std::int64_t num_sources, bool averages) {
+Outcome run_alone(std::int64_t num_sources) {
   const comm::Mesh mesh(1, {});
   const ExpertModel model(mesh, 0);
   DataParallel alone({model.all()}, {}, mesh, 0, {}, exact_optimizer());
@@ -137,7 +137,7 @@ Outcome run_alone(std::int64_t num_sources, bool averages) {
     for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch)
       model.run_microbatch(step, microbatch, sources, sources);
     alone.finish_gradients();
-    if (averages) alone.scale_gradients(1.0 / static_cast<double>(num_sources));
+    alone.scale_gradients(1.0 / static_cast<double>(num_sources));
     outcome.last = alone.step(1e-2, 0.1);
   }
   outcome.values = model.values();
@@ -193,7 +193,7 @@ void expect_states(DataParallel& parallel, const ExpertModel& model, const Outco
 void train(comm::World& world, const comm::ParallelSizes& sizes, const DataParallelOptions& options) {
   const comm::Mesh mesh(4, sizes);
   const Sources sources(mesh, world.rank());
-  const Outcome reference = run_alone(sources.count, options.averages);
+  const Outcome reference = run_alone(sources.count);
   const ExpertModel model(mesh, world.rank());
   DataParallel parallel({model.all()}, parallel_groups(world, mesh, model.all()), mesh, world.rank(), options,
                         exact_optimizer());
@@ -228,16 +228,13 @@ TEST_P(ExpertLayouts, TrainLikeOneRank) {
   comm::testing::run_ranks(4, [](comm::World& world) {
     for (const auto strategy : kStrategies) {
       for (const bool overlaps : {false, true}) {
-        for (const bool averages : {false, true}) {
-          SCOPED_TRACE(config::enum_name(strategy) + (overlaps ? ", overlap" : "") + (averages ? ", mean" : ", sum"));
-          DataParallelOptions options{.strategy = strategy,
-                                      .overlap_grad_reduce = overlaps,
-                                      .overlap_param_gather = overlaps,
-                                      .average_in_collective = overlaps,
-                                      .averages = averages};
-          if (overlaps) options.bucket_size = 150;
-          train(world, GetParam().sizes, options);
-        }
+        SCOPED_TRACE(config::enum_name(strategy) + (overlaps ? ", overlap" : ""));
+        DataParallelOptions options{.strategy = strategy,
+                                    .overlap_grad_reduce = overlaps,
+                                    .overlap_param_gather = overlaps,
+                                    .average_in_collective = overlaps};
+        if (overlaps) options.bucket_size = 150;
+        train(world, GetParam().sizes, options);
       }
     }
   });
