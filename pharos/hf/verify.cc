@@ -39,7 +39,7 @@ class Session {
     config.params_dtype = config::DType::kFloat32;
     config.bf16 = config.fp16 = false;
     const std::int64_t tokens = std::max(oracle_.input_ids.size(1), oracle_.batch_input_ids.size(2));
-    if (tokens > config.seq_length && hf_.family == Family::kGpt2) {
+    if (tokens > config.seq_length && config.position_embedding_type == config::PositionEmbedding::kLearnedAbsolute) {
       throw base::UserError({.what = "'" + oracle_path.string() + "' has " + std::to_string(tokens) +
                                      " tokens a sequence, the model " + std::to_string(config.seq_length) +
                                      " positions.",
@@ -149,7 +149,7 @@ class Session {
     };
     std::map<std::string, Sums> sums;
     double squares = 0;
-    const NameTable& table = name_table(hf_.family);
+    const NameTable table = name_table(hf_);
     const bool with_prefix =
         oracle_.tensors.find("grad." + locate(table, "embedding.word_embeddings.weight", true)->tensor) != nullptr;
     for (const auto* parameter : model_->parameters()) {
@@ -160,7 +160,7 @@ class Session {
         const std::string name = "grad." + location.tensor;
         expected(name, location.tensor_shape(piece.shape));
         const at::Tensor reference =
-            read_piece(oracle_.tensors, name, location, piece.shape, tensor::local_slice(piece, mesh_, 0))
+            read_piece(oracle_.tensors, "grad.", location, piece.shape, tensor::local_slice(piece, mesh_, 0))
                 .to(at::kDouble);
         sums[name].difference += (gradient - reference).square().sum().item<double>();
         sums[name].reference += reference.square().sum().item<double>();

@@ -84,7 +84,7 @@ std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameter
       const tensor::Piece& piece = parameter->pieces[i];
       const auto location = locate(table, piece.name, with_prefix);
       if (!location) {
-        problems.missing.push_back(piece.name + " (a " + family_name(table.family) + " has none)");
+        problems.missing.push_back(piece.name + " (a " + family_name(*table.family) + " has none)");
         continue;
       }
       wanted.push_back({&piece, *location, tensor::local_slice(piece, mesh, rank),
@@ -95,12 +95,11 @@ std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameter
 }
 
 void find_surplus(const SafetensorsSet& set, const NameTable& table, bool with_prefix,
-                  const std::set<std::string>& used, bool is_tied, std::int64_t num_layers, bool is_whole,
-                  Problems& problems) {
+                  const std::set<std::string>& used, bool is_tied, bool is_whole, Problems& problems) {
   const std::string head = locate(table, kOutput, with_prefix)->tensor;
   for (const std::string& name : set.names()) {
     if (used.contains(name) || is_ignorable(table, name, with_prefix) || (is_tied && name == head)) continue;
-    if (is_whole || !is_known_tensor(table, name, with_prefix, num_layers)) problems.surplus.push_back(name);
+    if (is_whole || !is_known_tensor(table, name, with_prefix)) problems.surplus.push_back(name);
   }
 }
 
@@ -112,11 +111,13 @@ bool has_prefix(const SafetensorsSet& set, const NameTable& table) {
                      [&](const std::string& name) { return name.starts_with(table.prefix); });
 }
 
-at::Tensor read_piece(const SafetensorsSet& set, const std::string& name, const Location& location,
+at::Tensor read_piece(const SafetensorsSet& set, const std::string& before, const Location& location,
                       const std::vector<std::int64_t>& shape, const tensor::Slice& slice) {
-  const tensor::Slice stored = location.in_tensor(slice, shape);
-  const at::Tensor values = set.slice(name, stored.offset, stored.shape);
-  return location.transposed && values.dim() == 2 ? values.t() : values;
+  std::vector<at::Tensor> parts;
+  for (const Fragment& fragment : location.fragments(slice, shape))
+    parts.push_back(
+        as_piece(set.slice(before + fragment.tensor, fragment.stored.offset, fragment.stored.shape), fragment));
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
 namespace {
@@ -125,19 +126,21 @@ namespace {
 std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& parameters, const HfModel& hf,
                                  const SafetensorsSet& set, const std::filesystem::path& folder, const comm::Mesh& mesh,
                                  std::int64_t rank) {
-  const NameTable& table = name_table(hf.family);
+  const NameTable table = name_table(hf);
   const bool with_prefix = has_prefix(set, table);
   Problems problems;
   std::vector<Wanted> wanted = list_wanted(parameters, table, with_prefix, mesh, rank, problems);
   std::set<std::string> used;
   for (const Wanted& item : wanted) {
-    const bool is_new = used.insert(item.location.tensor).second;  // a fused tensor is reported once
-    const TensorEntry* entry = set.find(item.location.tensor);
-    if (!is_new) continue;
-    if (entry == nullptr) {
-      problems.missing.push_back(item.location.tensor);
-    } else if (const std::string text = mismatch(item, *entry); !text.empty()) {
-      problems.misshapen.push_back(text);
+    for (const std::string& name : item.location.tensors(item.piece->shape)) {
+      const bool is_new = used.insert(name).second;  // a fused tensor is reported once
+      const TensorEntry* entry = set.find(name);
+      if (!is_new) continue;
+      if (entry == nullptr) {
+        problems.missing.push_back(name);
+      } else if (const std::string text = mismatch(item, *entry); !text.empty()) {
+        problems.misshapen.push_back(text);
+      }
     }
   }
   const bool is_whole = mesh.size(comm::MeshDim::kPipeline) == 1;
@@ -146,7 +149,7 @@ std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& paramete
     if (const std::string text = compare_tied_head(set, table, with_prefix); !text.empty())
       problems.other.push_back(text);
   }
-  find_surplus(set, table, with_prefix, used, is_tied, *hf.model.num_layers, is_whole, problems);
+  find_surplus(set, table, with_prefix, used, is_tied, is_whole, problems);
   if (!problems.empty()) problems.raise(folder);
   return wanted;
 }
@@ -169,7 +172,7 @@ void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::
     if (is_padded) parameter->data.zero_();
   }
   for (const Wanted& item : wanted)
-    item.target.copy_(read_piece(set, item.location.tensor, item.location, item.piece->shape, item.slice));
+    item.target.copy_(read_piece(set, "", item.location, item.piece->shape, item.slice));
 }
 
 }  // namespace pharos::hf

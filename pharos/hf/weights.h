@@ -30,8 +30,9 @@ void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::
 /// Whether the tensors of `set` carry the family's prefix ("transformer.", "model.").
 bool has_prefix(const checkpoint::SafetensorsSet& set, const NameTable& table);
 
-/// The part `slice` of a piece of `shape`, as the model holds it ([out, in]), from the tensor `name` of `set`.
-at::Tensor read_piece(const checkpoint::SafetensorsSet& set, const std::string& name, const Location& location,
+/// The part `slice` of a piece of `shape`, as the model holds it ([out, in], experts in front), from the tensors of
+/// `set` whose names are `before` and then the location's.
+at::Tensor read_piece(const checkpoint::SafetensorsSet& set, const std::string& before, const Location& location,
                       const std::vector<std::int64_t>& shape, const tensor::Slice& slice);
 
 }  // namespace pharos::hf
