@@ -33,12 +33,17 @@ class SafetensorsFile {
   /// UserError when the file has no such tensor.
   at::Tensor view(const std::string& name) const;
 
-  /// A copy of the part of `shape` at `offset`; only its pages are read. UserError when the part is not inside.
+  /// Fills `target` (any device, strides and type that a copy converts to) with the part of its shape at `offset`. Only
+  /// its pages are read, a few MiB at a time, and given back at once. UserError when the part is not inside.
+  void copy_to(const std::string& name, const std::vector<std::int64_t>& offset, const at::Tensor& target) const;
+
+  /// A copy of the part of `shape` at `offset`, read likewise.
   at::Tensor slice(const std::string& name, const std::vector<std::int64_t>& offset,
                    const std::vector<std::int64_t>& shape) const;
 
  private:
   const TensorEntry& entry(const std::string& name) const;
+  void check_inside(const TensorEntry& found, const std::vector<std::int64_t>& offset, at::IntArrayRef shape) const;
 
   std::shared_ptr<base::MappedFile> file_;
   SafetensorsHeader header_;
@@ -90,10 +95,14 @@ class SafetensorsSet {
   const TensorEntry* find(const std::string& name) const;
   /// As SafetensorsFile::view.
   at::Tensor view(const std::string& name) const;
+  /// As SafetensorsFile::copy_to.
+  void copy_to(const std::string& name, const std::vector<std::int64_t>& offset, const at::Tensor& target) const;
   /// As SafetensorsFile::slice.
   at::Tensor slice(const std::string& name, const std::vector<std::int64_t>& offset,
                    const std::vector<std::int64_t>& shape) const;
   const std::filesystem::path& path() const { return path_; }
+  /// Name of the file that holds the tensor. UserError when none does.
+  std::string file_name_of(const std::string& name) const;
 
  private:
   void open(const std::filesystem::path& path);
