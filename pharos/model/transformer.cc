@@ -87,7 +87,8 @@ Transformer::Transformer(const ModelConfig& config, const Stage& stage, const co
       mesh_(mesh),
       rank_(rank),
       parallel_{groups.tensor, config.sequence_parallel && mesh.size(comm::MeshDim::kTensor) > 1},
-      context_parallel_{groups.context} {
+      context_parallel_{groups.context},
+      groups_(groups) {
   PHAROS_CHECK(groups.tensor == nullptr || (parallel_.size() == mesh.size(comm::MeshDim::kTensor) &&
                                             parallel_.rank() == mesh.coordinate(rank, comm::MeshDim::kTensor)),
                "the tensor-parallel group is not that of this rank in the mesh");
@@ -105,6 +106,7 @@ Transformer::Transformer(const ModelConfig& config, const Stage& stage, const co
     if (!config.share_embeddings_and_output_weights) output_layer_ = declare_output_layer(config);
   }
   tie_words();
+  has_experts_ = !moe_layers().empty();
   for (auto* parameter : parameters()) tensor::declare(*parameter, compute_type(config), mesh, rank);
 }
 
@@ -173,6 +175,9 @@ at::Tensor Transformer::hidden_states(const at::Tensor& input, const nn::Forward
   PHAROS_CHECK(parallel_.size() == mesh_.size(comm::MeshDim::kTensor), "the tensor-parallel group is missing");
   PHAROS_CHECK(context_parallel_.size() == mesh_.size(comm::MeshDim::kContext),
                "the context-parallel group is missing");
+  PHAROS_CHECK(!has_experts_ || groups_.expert_both != nullptr ||
+                   mesh_.size(comm::MeshDim::kExpert) * mesh_.size(comm::MeshDim::kExpertTensor) == 1,
+               "the expert-parallel groups are missing");
   at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input.to(compute_type(config_));
   if (tap_) tap_("embed", embedding_ ? nn::embed(input, embedding_->words) : hidden);
   hidden = run_layers(hidden, context);

@@ -159,6 +159,8 @@ class Transformer {
   std::int64_t rank_;
   nn::TensorParallel parallel_;
   nn::ContextParallel context_parallel_;
+  ParallelGroups groups_;
+  bool has_experts_ = false;
   std::optional<nn::Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::vector<std::unique_ptr<PredictionLayer>> prediction_layers_;

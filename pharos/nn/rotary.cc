@@ -74,6 +74,8 @@ at::Tensor inverse_frequencies(const RotaryOptions& options) {
       return frequencies;
     case RotaryOptions::Scaling::kLinear:
       return frequencies / options.factor;
+    case RotaryOptions::Scaling::kYarn:
+      throw base::InternalError("YaRN is not there yet");
     case RotaryOptions::Scaling::kLlama3:
       break;
   }

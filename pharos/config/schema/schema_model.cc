@@ -49,7 +49,7 @@ void declare_geometry(SectionBuilder<C>& model) {
 }
 
 void declare_positions(SectionBuilder<C>& model) {
-  static model.field("position_embedding_type", &C::position_embedding_type, "how positions enter the model");
+  model.field("position_embedding_type", &C::position_embedding_type, "how positions enter the model");
   model.field("rotary_base", &C::rotary_base, "base of the rotary frequencies").above(0);
   model.field("rotary_percent", &C::rotary_percent, "fraction of the head width that is rotated").above(0).max(1);
   model.field("rotary_interleaved", &C::rotary_interleaved, "rotate neighbouring pairs instead of half against half");
