@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "pharos/base/error.h"
@@ -85,6 +86,21 @@ void copy_block(const MappedPart& part, const at::Tensor& target) {
   }
   target.copy_(at::from_blob(start, part.shape, part.strides, options));
   base::release_pages(part.start, extent);
+}
+
+/// Axes in the order of the file, whatever the order of the target's.
+void sort_axes(MappedPart& part, at::Tensor& target) {
+  std::vector<std::int64_t> order(part.shape.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return part.strides[static_cast<std::size_t>(a)] > part.strides[static_cast<std::size_t>(b)];
+  });
+  const MappedPart given = part;
+  for (std::size_t axis = 0; axis < order.size(); ++axis) {
+    part.shape[axis] = given.shape[static_cast<std::size_t>(order[axis])];
+    part.strides[axis] = given.strides[static_cast<std::size_t>(order[axis])];
+  }
+  target = target.permute(order);
 }
 
 /// Block by block, each given back before the next is looked at.
@@ -171,14 +187,27 @@ void SafetensorsFile::copy_to(const std::string& name, const std::vector<std::in
   const TensorEntry& found = entry(name);
   const at::IntArrayRef shape = target.sizes();
   check_inside(found, offset, shape);
-  MappedPart part{file_->data() + header_.data_offset_bytes + found.begin_bytes, shape.vec(), {}, found.type};
-  part.strides.resize(shape.size());
+  std::vector<std::int64_t> strides(shape.size());
   std::int64_t stride = 1, first = 0;
   for (std::size_t axis = shape.size(); axis-- > 0; stride *= found.shape[axis]) {
-    part.strides[axis] = stride;
+    strides[axis] = stride;
     first += offset[axis] * stride;
   }
-  part.start += static_cast<std::size_t>(first) * element_size_bytes(found.type);
+  copy_strided(name, first, strides, target);
+}
+
+void SafetensorsFile::copy_strided(const std::string& name, std::int64_t first, at::IntArrayRef strides,
+                                   at::Tensor target) const {
+  const TensorEntry& found = entry(name);
+  if (target.numel() == 0) return;
+  const std::size_t size = element_size_bytes(found.type);
+  MappedPart part{
+      file_->data() + header_.data_offset_bytes + found.begin_bytes + static_cast<std::size_t>(first) * size,
+      target.sizes().vec(), strides.vec(), found.type};
+  PHAROS_CHECK(first >= 0 && part.strides.size() == part.shape.size() &&
+                   static_cast<std::size_t>(first) * size + part.extent_bytes() <= found.end_bytes - found.begin_bytes,
+               found.name);
+  sort_axes(part, target);
   copy_blocks(part, target);
 }
 
@@ -204,16 +233,31 @@ void SafetensorsWriter::put(const void* data, std::size_t num_bytes) {
 }
 
 void SafetensorsWriter::write(const at::Tensor& tensor) {
+  PHAROS_CHECK(next_ < tensors_.size() && part_bytes_ == 0, "more tensors than announced");
+  const TensorEntry& announced = tensors_[next_];
+  PHAROS_CHECK(tensor.sizes().vec() == announced.shape, announced.name);
+  write_part(tensor);
+  if (tensor.numel() == 0) ++next_;
+}
+
+void SafetensorsWriter::write_part(const at::Tensor& values) {
+  if (values.numel() == 0) return;
   PHAROS_CHECK(next_ < tensors_.size(), "more tensors than announced");
-  const TensorEntry& announced = tensors_[next_++];
-  PHAROS_CHECK(tensor.sizes().vec() == announced.shape && element_type(tensor.scalar_type()) == announced.type,
-               announced.name);
-  const at::Tensor values = tensor.detach().cpu().contiguous();
-  put(values.const_data_ptr(), announced.end_bytes - announced.begin_bytes);
+  const TensorEntry& announced = tensors_[next_];
+  const std::size_t whole_bytes = announced.end_bytes - announced.begin_bytes;
+  PHAROS_CHECK(
+      element_type(values.scalar_type()) == announced.type && values.nbytes() <= whole_bytes - part_bytes_,
+      announced.name);
+  const at::Tensor rows = values.detach().cpu().contiguous();
+  put(rows.const_data_ptr(), rows.nbytes());
+  part_bytes_ += rows.nbytes();
+  if (part_bytes_ < whole_bytes) return;
+  ++next_;
+  part_bytes_ = 0;
 }
 
 void SafetensorsWriter::close() {
-  PHAROS_CHECK(next_ == tensors_.size(), "fewer tensors than announced");
+  PHAROS_CHECK(next_ == tensors_.size() && part_bytes_ == 0, "fewer tensors than announced");
   file_.close();
 }
 
@@ -320,6 +364,11 @@ at::Tensor SafetensorsSet::view(const std::string& name) const { return file_of(
 void SafetensorsSet::copy_to(const std::string& name, const std::vector<std::int64_t>& offset,
                              const at::Tensor& target) const {
   file_of(name).copy_to(name, offset, target);
+}
+
+void SafetensorsSet::copy_strided(const std::string& name, std::int64_t first, at::IntArrayRef strides,
+                                  const at::Tensor& target) const {
+  file_of(name).copy_strided(name, first, strides, target);
 }
 
 at::Tensor SafetensorsSet::slice(const std::string& name, const std::vector<std::int64_t>& offset,
