@@ -28,11 +28,12 @@ NewFolder::NewFolder(const fs::path& target, bool replaces, bool (*is_replaceabl
   const bool is_folder = fs::is_directory(target_, error);
   const bool is_free = !is_there || (is_folder && fs::is_empty(target_, error) && !error);
   if (!is_free && !(replaces && is_folder && is_replaceable(target_))) {
-    throw base::UserError({.what = "'" + target_.string() + (is_folder ? "' is not empty." : "' is not a folder."),
-                           .where = target_.string(),
-                           .why = replaces ? "--force replaces an earlier result only, and this is none."
-                                           : "What is in it would be lost.",
-                           .fix = replaces ? "Name another folder." : "Name another folder, or replace it by --force."});
+    throw base::UserError(
+        {.what = "'" + target_.string() + (is_folder ? "' is not empty." : "' is not a folder."),
+         .where = target_.string(),
+         .why =
+             replaces ? "--force replaces an earlier result only, and this is none." : "What is in it would be lost.",
+         .fix = replaces ? "Name another folder." : "Name another folder, or replace it by --force."});
   }
   const fs::path parent = target_.parent_path();
   base::make_directories(parent);
@@ -57,10 +58,11 @@ void check_apart(const fs::path& target, const std::vector<fs::path>& sources) {
   for (const fs::path& source : sources) {
     const fs::path inside = plain(source).lexically_relative(place);
     if (inside.empty() || *inside.begin() == "..") continue;
-    throw base::UserError({.what = "'" + target.string() + "' cannot be written to: it holds '" + source.string() + "'.",
-                           .where = target.string(),
-                           .why = "It would be replaced while it is read.",
-                           .fix = "Name another folder."});
+    throw base::UserError(
+        {.what = "'" + target.string() + "' cannot be written to: it holds '" + source.string() + "'.",
+         .where = target.string(),
+         .why = "It would be replaced while it is read.",
+         .fix = "Name another folder."});
   }
 }
 

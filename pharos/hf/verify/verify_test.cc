@@ -1,5 +1,5 @@
 // The numbers of the reference implementation, and that a wrong model does not get past them.
-#include "pharos/hf/verify.h"
+#include "pharos/hf/verify/verify.h"
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
