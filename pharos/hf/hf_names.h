@@ -8,23 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "pharos/hf/families/name_rule.h"
 #include "pharos/hf/hf_config.h"
 #include "pharos/tensor/parameter.h"
 
 namespace pharos::hf {
-
-/// One line of a family's table; {} stands for the layer number. A piece of experts has one more axis in front: {e} in
-/// `tensor` stands for the expert's number (one tensor an expert), without it the stored tensor has that axis too.
-struct NameRule {
-  const char* piece;
-  const char* tensor;       ///< without the family's prefix
-  bool transposed = false;  ///< stored [in, out] (GPT-2's Conv1D, stacked experts)
-  int part = 0;             ///< the piece is block `part` of `num_parts` equal ones along its rows (GPT-2's q|k|v)
-  int num_parts = 1;
-  bool interleaved = false;  ///< the parts' rows alternate: row r of the piece is row r num_parts + part
-  bool is_head = false;      ///< never prefixed
-  bool is_fp32 = false;      ///< stored in fp32 whatever the type of the other weights
-};
 
 /// A family's names for one model. Layers of multi-token prediction are stored behind the decoder's.
 struct NameTable {
@@ -49,6 +37,7 @@ struct Fragment {
   tensor::Slice stored;  ///< the smallest rectangle of the stored tensor that holds it, in the stored tensor's axes
   bool transposed = false;
   bool is_one_expert = false;  ///< the stored tensor lacks axis 0 of the piece
+  std::int64_t rows_axis = 0;  ///< of `stored` with its last two axes swapped back if transposed
   int part = 0;                ///< of the rows in `stored`, those of the piece are part, part + step, …
   int step = 1;
 };
@@ -65,6 +54,7 @@ struct Location {
   int num_parts = 1;
   bool interleaved = false;
   bool is_fp32 = false;
+  bool is_of_experts = false;  ///< axis 0 of the piece counts experts, its rows are axis 1
 
   bool is_per_expert() const;
   /// Names of all tensors in which a piece of `shape` lies: one, or one an expert in order.
