@@ -107,6 +107,13 @@ TEST(Validate, PipelineSplitsAndLayouts) {
   EXPECT_EQ(parse_pipeline_layout("Et|(tt|)*2mL"), (std::vector<std::string>{"Et", "tt", "tt", "mL"}));
 }
 
+TEST(Validate, LearningRateScales) {
+  expect_table({{{"optimizer.lr_scales=['*.router.*=0.1','decoder.*=0']"}, 1, ""},
+                {{"optimizer.lr_scales=['decoder.*']"}, 1, "'decoder.*', which is not PATTERN=FACTOR"},
+                {{"optimizer.lr_scales=['decoder.*=-1']"}, 1, "a number from 0 on"}},
+               Purpose::kPlan);
+}
+
 TEST(Validate, Experts) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.end(), {"model.num_moe_experts=8"});

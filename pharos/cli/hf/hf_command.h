@@ -1,4 +1,4 @@
-// `pharos hf verify FOLDER --oracle FILE [--json]`.
+// `pharos hf import|export|verify`.
 #pragma once
 
 namespace CLI {

@@ -1,4 +1,4 @@
-#include "pharos/hf/oracle.h"
+#include "pharos/hf/verify/oracle.h"
 
 #include <ATen/Functions.h>
 
