@@ -18,12 +18,15 @@ namespace {
 namespace fs = std::filesystem;
 using comm::MeshDim;
 
-/// Fills held.values; those of tensors that the checkpoint lacks stay as they are.
+/// Fills held.values; those of tensors that the checkpoint lacks stay as they are. Main parameters of weights that were
+/// not trained are the weights.
 void fill(const Held& held, const Manifest& manifest, StoredTensors& tensors, const comm::Mesh& mesh,
           std::int64_t rank) {
   const Parts parts = parts_of(held, mesh, rank);
   for (const Part& part : parts.parts) {
-    const auto stored = manifest.tensors.find(stored_name(held.kind, *part.piece));
+    auto stored = manifest.tensors.find(stored_name(held.kind, *part.piece));
+    if (stored == manifest.tensors.end() && held.kind == "main_param")
+      stored = manifest.tensors.find(stored_name("", *part.piece));
     if (stored == manifest.tensors.end()) continue;
     tensors.copy_to(stored->second, part.offset, part.values);
   }
@@ -33,6 +36,9 @@ void fill(const Held& held, const Manifest& manifest, StoredTensors& tensors, co
 /// Every difference between what is wanted and what is there.
 struct Differences {
   std::vector<std::string> missing, surplus, misshapen;
+  /// Pieces whose weights are in both: without state in the checkpoint, with state there that is not asked for. What is
+  /// trained has changed.
+  std::set<std::string> newly_trained, no_longer_trained;
 
   std::string text() const {
     std::vector<std::string> lines;
@@ -49,17 +55,23 @@ struct Differences {
 /// `elsewhere`: pieces that may lie on other ranks; null: any.
 Differences compare(const Contents& contents, const Manifest& manifest, const std::set<std::string>* elsewhere) {
   Differences differences;
-  std::set<std::string> names, pieces, asked_kinds{""}, kinds_in_fragments;
+  std::set<std::string> names, pieces, frozen, asked_kinds{""}, kinds_in_fragments;
   for (const Held& held : contents) {
     asked_kinds.insert(held.kind);
     if (held.is_fragment) kinds_in_fragments.insert(held.kind);
     for (const tensor::Piece& piece : held.parameter->pieces) {
       pieces.insert(piece.name);
+      if (!held.parameter->trainable) frozen.insert(piece.name);
       const std::string name = stored_name(held.kind, piece);
       if (!held.values.defined() || !names.insert(name).second) continue;
       const auto stored = manifest.tensors.find(name);
       if (stored == manifest.tensors.end()) {
-        differences.missing.push_back(name);
+        const bool has_weight = !held.kind.empty() && manifest.tensors.contains(piece.name);
+        if (has_weight) {
+          differences.newly_trained.insert(piece.name);
+        } else {
+          differences.missing.push_back(name);
+        }
       } else if (stored->second.shape != piece.shape) {
         differences.misshapen.push_back(name + " (checkpoint " + shape_text(stored->second.shape) + ", model " +
                                         shape_text(piece.shape) + ")");
@@ -70,12 +82,36 @@ Differences compare(const Contents& contents, const Manifest& manifest, const st
     const std::size_t slash = name.find('/');
     const std::string kind = slash == std::string::npos ? "" : name.substr(0, slash);
     const std::string piece = slash == std::string::npos ? name : name.substr(slash + 1);
+    if (!asked_kinds.contains(kind) || names.contains(name)) continue;
+    if (!kind.empty() && frozen.contains(piece)) {
+      differences.no_longer_trained.insert(piece);
+      continue;
+    }
     // State in fragments: that of some parameters lies on other ranks alone.
-    const bool is_known = elsewhere == nullptr || elsewhere->contains(piece) || names.contains(name) ||
+    const bool is_known = elsewhere == nullptr || elsewhere->contains(piece) ||
                           (kinds_in_fragments.contains(kind) && pieces.contains(piece));
-    if (asked_kinds.contains(kind) && !is_known) differences.surplus.push_back(name);
+    if (!is_known) differences.surplus.push_back(name);
   }
   return differences;
+}
+
+void report_trained(const Differences& differences, const Manifest& manifest, const Contents& contents,
+                    std::vector<std::string>& warnings) {
+  const auto list = [](const std::set<std::string>& pieces, const char* after) {
+    return std::to_string(pieces.size()) + (pieces.size() == 1 ? " weight" : " weights") + after + ": " +
+           base::join({pieces.begin(), pieces.end()}, ", ") + ".";
+  };
+  if (!differences.newly_trained.empty()) {
+    warnings.push_back("The checkpoint of iteration " + std::to_string(manifest.iteration) + " has no " +
+                       base::join(state_kinds(contents), ", ") + " of " + list(differences.newly_trained, "") +
+                       " They were not trained then and begin with fresh state.");
+  }
+  if (!differences.no_longer_trained.empty()) {
+    warnings.push_back("The optimizer state of " +
+                       list(differences.no_longer_trained, differences.no_longer_trained.size() == 1
+                                                               ? " that is not trained now is left out"
+                                                               : " that are not trained now is left out"));
+  }
 }
 
 /// Errors for kinds of state the checkpoint lacks altogether: one clear message instead of a list of names.
@@ -120,6 +156,7 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
                            .why = differences.text(),
                            .fix = "Use the model settings of its " + std::string(kRunConfigFile) + "."});
   }
+  report_trained(differences, manifest, contents, result.warnings);
   if (differs) result.warnings.push_back("Checkpoint '" + folder.string() + "': " + differences.text() + ".");
 
   PHAROS_TRACE_REGION("dcp.read_data");
