@@ -84,9 +84,11 @@ TEST_P(EveryFixture, PiecesPutTogetherAreTheFile) {
     for (const auto& [piece, fragment] : stored.sources) {
       at::Tensor target = written, source = values[piece];
       for (std::size_t axis = 0; axis < fragment.stored.shape.size(); ++axis)
-        target = target.narrow(static_cast<std::int64_t>(axis), fragment.stored.offset[axis], fragment.stored.shape[axis]);
+        target =
+            target.narrow(static_cast<std::int64_t>(axis), fragment.stored.offset[axis], fragment.stored.shape[axis]);
       for (std::size_t axis = 0; axis < fragment.piece.shape.size(); ++axis)
-        source = source.narrow(static_cast<std::int64_t>(axis), fragment.piece.offset[axis], fragment.piece.shape[axis]);
+        source =
+            source.narrow(static_cast<std::int64_t>(axis), fragment.piece.offset[axis], fragment.piece.shape[axis]);
       as_piece(target, fragment).copy_(source);
     }
     EXPECT_TRUE(at::equal(written, original)) << stored.name;
@@ -154,7 +156,8 @@ TEST(HfNames, ABiasOfTheChoiceStaysInFp32) {
 TEST(HfNames, PredictionLayersFollowTheDecoder) {
   const NameTable table = table_of("deepseek_v3", 61, 1);
   EXPECT_EQ(locate(table, "mtp.layers.0.eh_proj.weight", true)->tensor, "model.layers.61.eh_proj.weight");
-  EXPECT_EQ(locate(table, "mtp.layers.0.final_layernorm.weight", true)->tensor, "model.layers.61.shared_head.norm.weight");
+  EXPECT_EQ(locate(table, "mtp.layers.0.final_layernorm.weight", true)->tensor,
+            "model.layers.61.shared_head.norm.weight");
   EXPECT_EQ(locate(table, "mtp.layers.0.mtp_model_layer.mlp.experts.up.weight", true)->tensor,
             "model.layers.61.mlp.experts.{e}.up_proj.weight");
   EXPECT_TRUE(is_known_tensor(table, "model.layers.61.hnorm.weight", true));
@@ -189,7 +192,8 @@ TEST(HfNames, AnnouncedPredictionLayersThatAreNotStoredAreDropped) {
   hf.model.num_layers = 61;
   hf.model.mtp_num_layers = 1;
   HfModel kept = hf;
-  drop_absent_prediction_layers(kept, {"lm_head.weight", "model.layers.60.mlp.gate.weight", "model.layers.61.enorm.weight"});
+  drop_absent_prediction_layers(kept,
+                                {"lm_head.weight", "model.layers.60.mlp.gate.weight", "model.layers.61.enorm.weight"});
   EXPECT_EQ(kept.model.mtp_num_layers, 1);
   drop_absent_prediction_layers(hf, {"lm_head.weight", "model.layers.60.mlp.gate.weight"});
   EXPECT_EQ(hf.model.mtp_num_layers, std::nullopt);

@@ -151,21 +151,20 @@ TEST_P(Published, HasItsGeometry) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Published,
-    ::testing::Values(
-        Geometry{kV2Lite, 27, 2048, 16, 16, 192, 10944, 102400, 1e4, 64, 6, 1408, 2816, 1},
-        Geometry{kV2, 60, 5120, 128, 128, 192, 12288, 102400, 1e4, 160, 6, 1536, 3072, 1},
-        Geometry{kV3, 61, 7168, 128, 128, 192, 18432, 129280, 1e4, 256, 8, 2048, 2048, 3},
-        Geometry{kMoonlight, 27, 2048, 16, 16, 192, 11264, 163840, 5e4, 64, 6, 1408, 2816, 1},
-        Geometry{kKimiK2, 61, 7168, 64, 64, 192, 18432, 163840, 5e4, 384, 8, 2048, 2048, 1},
-        Geometry{kLlama32, 16, 2048, 32, 8, 64, 8192, 128256, 5e5},
-        Geometry{kLlama3, 80, 8192, 64, 8, 128, 28672, 128256, 5e5},
-        Geometry{kMistral, 32, 4096, 32, 8, 128, 14336, 32000, 1e4},
-        Geometry{kQwen25, 24, 896, 14, 2, 64, 4864, 151936, 1e6},
-        Geometry{kQwen3, 28, 1024, 16, 8, 128, 3072, 151936, 1e6},
-        Geometry{kQwen3Moe, 48, 2048, 32, 4, 128, 6144, 151936, 1e6, 128, 8, 768, 0, 0},
-        Geometry{kMixtral, 32, 4096, 32, 8, 128, 14336, 32000, 1e6, 8, 2, 14336, 0, 0},
-        Geometry{kGptOss, 24, 2880, 64, 8, 64, 2880, 201088, 1.5e5, 32, 4, 2880, 0, 0},
-        Geometry{kGemma2, 42, 3584, 16, 8, 256, 14336, 256000, 1e4}));
+    ::testing::Values(Geometry{kV2Lite, 27, 2048, 16, 16, 192, 10944, 102400, 1e4, 64, 6, 1408, 2816, 1},
+                      Geometry{kV2, 60, 5120, 128, 128, 192, 12288, 102400, 1e4, 160, 6, 1536, 3072, 1},
+                      Geometry{kV3, 61, 7168, 128, 128, 192, 18432, 129280, 1e4, 256, 8, 2048, 2048, 3},
+                      Geometry{kMoonlight, 27, 2048, 16, 16, 192, 11264, 163840, 5e4, 64, 6, 1408, 2816, 1},
+                      Geometry{kKimiK2, 61, 7168, 64, 64, 192, 18432, 163840, 5e4, 384, 8, 2048, 2048, 1},
+                      Geometry{kLlama32, 16, 2048, 32, 8, 64, 8192, 128256, 5e5},
+                      Geometry{kLlama3, 80, 8192, 64, 8, 128, 28672, 128256, 5e5},
+                      Geometry{kMistral, 32, 4096, 32, 8, 128, 14336, 32000, 1e4},
+                      Geometry{kQwen25, 24, 896, 14, 2, 64, 4864, 151936, 1e6},
+                      Geometry{kQwen3, 28, 1024, 16, 8, 128, 3072, 151936, 1e6},
+                      Geometry{kQwen3Moe, 48, 2048, 32, 4, 128, 6144, 151936, 1e6, 128, 8, 768, 0, 0},
+                      Geometry{kMixtral, 32, 4096, 32, 8, 128, 14336, 32000, 1e6, 8, 2, 14336, 0, 0},
+                      Geometry{kGptOss, 24, 2880, 64, 8, 64, 2880, 201088, 1.5e5, 32, 4, 2880, 0, 0},
+                      Geometry{kGemma2, 42, 3584, 16, 8, 256, 14336, 256000, 1e4}));
 
 TEST_P(Published, IsReadBackFromWhatIsWritten) {
   const HfModel hf = parse_hf_config(base::parse_json(GetParam().text, "test"), "config.json");
