@@ -18,6 +18,12 @@ struct RouterLoad {
   std::int64_t num_microbatches = 0;
   std::map<std::string, at::Tensor> losses;  ///< by type ("aux_loss", "z_loss", …), coefficients included: float64
                                              ///< scalars, this rank's share of each microbatch's value
+
+  // Of global_aux_loss: counts over all ranks so far, [1, experts], and their mean over microbatches as it was when the
+  // microbatch with this first sample was counted.
+  at::Tensor global_counts;
+  std::int64_t num_global_counts = 0;
+  std::map<std::int64_t, at::Tensor> global_mean_counts;
 };
 
 /// Of one layer over all ranks, from the sums of all ranks' loads.

@@ -27,17 +27,20 @@ struct RouterOptions {
   std::optional<std::int64_t> group_topk;
   config::RouterGroupScore group_score = config::RouterGroupScore::kSumOfTopk;
   std::optional<at::ScalarType> dtype;  ///< of logits; unset: that of the input
-  std::optional<double> jitter;         ///< the input is multiplied with uniform values from [1 - jitter, 1 + jitter]
+  std::optional<double> jitter;  ///< in training the input is multiplied with values from [1 - jitter, 1 + jitter]
   std::optional<double> z_loss_coeff;
   struct Balancing {
     std::string type;  ///< "aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn"
     double coeff = 0;
   };
-  std::vector<Balancing> balancing = {};
+  std::vector<Balancing> balancing = {};  ///< equations in routing/balance.h
   std::optional<double> capacity_factor;  ///< tokens beyond this share of the mean are dropped; unset: none
   config::TokenDropPolicy drop_policy = config::TokenDropPolicy::kProbabilities;
-  bool force_balance = false;          ///< random logits (benchmarks)
-  std::optional<double> force_biased;  ///< logits of the lower half of the experts are raised by it (benchmarks)
+  bool force_balance = false;  ///< random logits (benchmarks)
+  /// Standard deviation of random values added to the experts' logits, new in each step; negative: the same in all
+  /// steps (benchmarks).
+  std::optional<double> force_biased;
+  /// The loss is a sum over tokens: auxiliary losses are multiplied by the number of tokens of the microbatch.
   bool calculates_per_token_loss = false;
   std::string name;  ///< of random streams
 };
@@ -50,18 +53,22 @@ struct Routing {
 };
 
 struct Router {
-  tensor::Parameter weight;               ///< [experts, hidden], whole on every rank
+  /// [experts, hidden], whole on every rank. Ranks that divide the tokens of a microbatch each add the gradient of
+  /// theirs to main_grad.
+  tensor::Parameter weight;
   std::optional<tensor::Parameter> bias;  ///< [experts]
   /// fp32 [experts], not trainable: added to scores for the choice only, moved once a step by update_expert_bias().
   std::optional<tensor::Parameter> expert_bias;
   RouterOptions options;
   TensorParallel parallel = {};
   ContextParallel context_parallel = {};
-  comm::Group* tokens_group = nullptr;   ///< ranks that divide the tokens of a microbatch: TP × CP; null: this one
+  /// Ranks that divide the tokens of a microbatch into equal numbers: TP × CP; null: this one.
+  comm::Group* tokens_group = nullptr;
   comm::Group* balance_group = nullptr;  ///< TP × DP × CP, for global_aux_loss; null: this one
 
-  /// hidden: [batch, tokens, hidden] of this rank. Auxiliary losses enter the gradients of `probabilities` (scaled by
-  /// context.auxiliary_loss_scale) and, in training outside of recomputation, `load`.
+  /// hidden: [batch, tokens, hidden] of this rank. In training auxiliary losses (routing/balance.h), scaled by
+  /// context.auxiliary_loss_scale, enter the gradients that come back through `probabilities`, and outside of
+  /// recomputation `load`. With a group, aux_loss, seq_aux_loss, global_aux_loss and sinkhorn need all its ranks here.
   Routing route(const at::Tensor& hidden, const ForwardContext& context, RouterLoad& load) const;
 };
 
