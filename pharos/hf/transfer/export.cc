@@ -173,7 +173,7 @@ class Export {
     }
   }
 
-  HfModel hf_model() const {
+  HfModel hf_model() {
     const Family* family = source_ ? source_->hf.family : nullptr;
     if (options_.family) {
       const Family& named = find_family(*options_.family);
@@ -185,7 +185,22 @@ class Export {
       }
       family = &named;
     }
-    return express(from_.config.model, family);
+    return express_undropped(family);
+  }
+
+  /// A family may have no dropout: it says how a model was trained, and nothing about what it computes now.
+  HfModel express_undropped(const Family* family) {
+    config::ModelConfig model = from_.config.model;
+    try {
+      return express(model, family);
+    } catch (const base::UserError&) {
+      if (model.hidden_dropout == 0 && model.attention_dropout == 0) throw;
+    }
+    model.hidden_dropout = model.attention_dropout = 0;
+    HfModel expressed = express(model, family);
+    result_.warnings.push_back(std::string("A ") + family_name(*expressed.family) +
+                               " cannot say with what dropout this model was trained: config.json has none.");
+    return expressed;
   }
 
   /// The tensor of the checkpoint that a piece's values come from.
@@ -299,7 +314,7 @@ class Export {
         if (!item.is_regular_file() || !is_companion(item.path())) continue;
         if (!inside.empty()) base::make_directories(folder / inside);
         const std::string name = inside + item.path().filename().string();
-        copy_file(item.path(), folder / name);
+        hf::copy_file(item.path(), folder / name);
         result_.copied.push_back(name);
       }
     };
