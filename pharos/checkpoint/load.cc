@@ -1,8 +1,6 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <set>
 
 #include "pharos/base/error.h"
@@ -11,8 +9,7 @@
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/checkpoint/manifest.h"
 #include "pharos/checkpoint/parts/parts.h"
-#include "pharos/checkpoint/parts/rectangle.h"
-#include "pharos/checkpoint/safetensors.h"
+#include "pharos/checkpoint/parts/stored_tensors.h"
 #include "pharos/lens/span.h"
 
 namespace pharos::checkpoint {
@@ -21,70 +18,17 @@ namespace {
 namespace fs = std::filesystem;
 using comm::MeshDim;
 
-[[noreturn]] void throw_damaged(const fs::path& folder, const std::vector<std::string>& problems) {
-  throw base::UserError({.what = "The checkpoint '" + folder.string() + "' is damaged.",
-                         .where = folder.string(),
-                         .why = base::join(problems, "; "),
-                         .fix = "Load an earlier iteration with checkpoint.ckpt_step, or copy this one again."});
-}
-
-/// The files of one checkpoint, opened and checked on first use.
-class FileCache {
- public:
-  FileCache(const Manifest& manifest, fs::path folder, bool with_checksums)
-      : manifest_(manifest), folder_(std::move(folder)), with_checksums_(with_checksums) {}
-
-  const SafetensorsFile& open(const std::string& name) {
-    auto& file = files_[name];
-    if (file == nullptr) {
-      const std::string problem = compare_file(*manifest_.find_file(name), folder_, with_checksums_);
-      if (!problem.empty()) throw_damaged(folder_, {problem});
-      file = std::make_unique<SafetensorsFile>(folder_ / name);
-    }
-    return *file;
-  }
-
-  /// The stored values of `slice`; a file that disagrees with the manifest is damage.
-  at::Tensor values(const StoredTensor& stored, const StoredSlice& slice) {
-    const SafetensorsFile& file = open(slice.file);
-    const std::string& name = slice.entry.empty() ? stored.name : slice.entry;
-    const TensorEntry* entry = file.header().find(name);
-    if (entry == nullptr || entry->shape != slice.shape || entry->type != stored.type) {
-      throw_damaged(folder_, {"'" + slice.file + "' does not hold '" + name + "' as the manifest describes it"});
-    }
-    return file.view(name);
-  }
-
- private:
-  const Manifest& manifest_;
-  fs::path folder_;
-  bool with_checksums_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
-};
-
-/// Copies what `part` and `slice` have in common.
-void copy_overlap(const Part& part, const StoredSlice& slice, FileCache& files, const StoredTensor& stored) {
-  const auto common = intersection({part.offset, part.values.sizes().vec()}, {slice.offset, slice.shape});
-  if (!common) return;
-  at::Tensor source = files.values(stored, slice), target = part.values;
-  for (std::size_t axis = 0; axis < slice.shape.size(); ++axis) {
-    const auto dim = static_cast<std::int64_t>(axis);
-    source = source.narrow(dim, common->begin[axis] - slice.offset[axis], common->shape[axis]);
-    target = target.narrow(dim, common->begin[axis] - part.offset[axis], common->shape[axis]);
-  }
-  target.copy_(source);
-}
-
 /// Fills held.values; those of tensors that the checkpoint lacks stay as they are. Main parameters of weights that were
 /// not trained are the weights.
-void fill(const Held& held, const Manifest& manifest, FileCache& files, const comm::Mesh& mesh, std::int64_t rank) {
+void fill(const Held& held, const Manifest& manifest, StoredTensors& tensors, const comm::Mesh& mesh,
+          std::int64_t rank) {
   const Parts parts = parts_of(held, mesh, rank);
   for (const Part& part : parts.parts) {
     auto stored = manifest.tensors.find(stored_name(held.kind, *part.piece));
     if (stored == manifest.tensors.end() && held.kind == "main_param")
       stored = manifest.tensors.find(stored_name("", *part.piece));
     if (stored == manifest.tensors.end()) continue;
-    for (const StoredSlice& slice : stored->second.slices) copy_overlap(part, slice, files, stored->second);
+    tensors.copy_to(stored->second, part.offset, part.values);
   }
   for (const at::Tensor& padding : parts.padding) padding.zero_();
 }
@@ -217,9 +161,9 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
 
   PHAROS_TRACE_REGION("dcp.read_data");
   const at::NoGradGuard no_grad;
-  FileCache files(manifest, folder, options.verify_checksums);
+  StoredTensors tensors(manifest, folder, options.verify_checksums);
   for (const Held& held : contents) {
-    if (held.values.defined()) fill(held, manifest, files, mesh, rank);
+    if (held.values.defined()) fill(held, manifest, tensors, mesh, rank);
   }
   return result;
 }
@@ -245,12 +189,12 @@ VerifyReport verify(const fs::path& folder) {
     report.problems.push_back(problem);
     damaged.insert(file.name);
   }
-  FileCache files(manifest, folder, false);
+  StoredTensors tensors(manifest, folder, false);
   for (const auto& [name, stored] : manifest.tensors) {
     for (const StoredSlice& slice : stored.slices) {
       if (damaged.contains(slice.file)) continue;
       try {
-        files.values(stored, slice);
+        tensors.check(stored, slice);
       } catch (const base::UserError& error) {
         report.problems.push_back(error.parts().why);
       }

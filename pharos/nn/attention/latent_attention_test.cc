@@ -47,8 +47,6 @@ const Case kCases[] = {
     {.name = "CappedWithBiases", .bias = true, .softcap = 0.5},
 };
 
-auto name_of(const Case& c) { return std::string(c.name); }
-
 using Weights = std::map<std::string, at::Tensor>;
 
 /// Whole weights by their names in LatentAttention.
@@ -199,55 +197,57 @@ Weights gradients_of(const LatentAttention& layer) {
   return found;
 }
 
-struct LatentLayer : ::testing::TestWithParam<Case> {
-  void SetUp() override { at::manual_seed(7); }
-};
+TEST(LatentLayer, EqualsItsEquations) {
+  at::manual_seed(7);
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.name);
+    const Weights weights = draw_weights(c);
+    const at::Tensor hidden = leaf_of(at::randn({kBatch, kTokens, kHidden})),
+                     grad = at::randn({kBatch, kTokens, kHidden});
+    const LatentAttention layer = layer_of(c, weights);
+    const RotaryAngles angles = angles_of(c, at::arange(kTokens, at::kLong));
+    const at::Tensor output = layer.forward(hidden, &angles, {}, 0);
+    backward(output, grad);
+    Weights wide;
+    for (const auto& [name, values] : weights) wide[name] = leaf_of(values.to(at::kDouble));
+    const at::Tensor x = leaf_of(hidden.to(at::kDouble)), expected = by_equation(c, wide, x);
+    backward(expected, grad.to(at::kDouble));
+    EXPECT_LT(distance(output, expected), 3e-6);
+    EXPECT_LT(distance(hidden.grad(), x.grad()), 5e-6);
+    const Weights found = gradients_of(layer);
+    ASSERT_EQ(found.size(), wide.size());
+    for (const auto& [name, gradient] : found) EXPECT_LT(distance(gradient, wide.at(name).grad()), 5e-6) << name;
+  }
+}
 
-INSTANTIATE_TEST_SUITE_P(Options, LatentLayer, ::testing::ValuesIn(kCases),
-                         [](const auto& info) { return name_of(info.param); });
-
-TEST_P(LatentLayer, EqualsItsEquations) {
-  const Case& c = GetParam();
-  const Weights weights = draw_weights(c);
-  const at::Tensor hidden = leaf_of(at::randn({kBatch, kTokens, kHidden})),
-                   grad = at::randn({kBatch, kTokens, kHidden});
-  const LatentAttention layer = layer_of(c, weights);
-  const RotaryAngles angles = angles_of(c, at::arange(kTokens, at::kLong));
-  const at::Tensor output = layer.forward(hidden, &angles, {}, 0);
-  backward(output, grad);
-  Weights wide;
-  for (const auto& [name, values] : weights) wide[name] = leaf_of(values.to(at::kDouble));
-  const at::Tensor x = leaf_of(hidden.to(at::kDouble)), expected = by_equation(c, wide, x);
-  backward(expected, grad.to(at::kDouble));
-  EXPECT_LT(distance(output, expected), 3e-6);
-  EXPECT_LT(distance(hidden.grad(), x.grad()), 5e-6);
-  const Weights found = gradients_of(layer);
-  ASSERT_EQ(found.size(), wide.size());
-  for (const auto& [name, gradient] : found) EXPECT_LT(distance(gradient, wide.at(name).grad()), 5e-6) << name;
+KeyValueCache::Layer room_for_latents() {
+  return {at::empty({kBatch, 1, kTokens, kRank}), at::empty({kBatch, 1, kTokens, kRotary})};
 }
 
 // The absorbed form, whatever number of tokens comes at a time, of several sequences.
-TEST_P(LatentLayer, WithACacheEqualsTheWholePass) {
-  const Case& c = GetParam();
+TEST(LatentLayer, WithACacheEqualsTheWholePass) {
+  at::manual_seed(8);
   const at::NoGradGuard no_grad;
-  const LatentAttention layer = layer_of(c, draw_weights(c));
-  const at::Tensor hidden = at::randn({kBatch, kTokens, kHidden});
-  const RotaryAngles angles = angles_of(c, at::arange(kTokens, at::kLong));
-  const at::Tensor whole = layer.forward(hidden, &angles, {}, 0);
-  for (const std::vector<std::int64_t>& steps : {std::vector<std::int64_t>{8}, {3, 1, 2, 1, 1}, {1, 1, 1, 5}}) {
-    KeyValueCache cache;
-    cache.layers.push_back({});
-    cache.layers.push_back({at::empty({kBatch, 1, kTokens, kRank}), at::empty({kBatch, 1, kTokens, kRotary})});
-    ForwardContext context;
-    context.cache = &cache;
-    for (const std::int64_t count : steps) {
-      const RotaryAngles own = angles_of(c, at::arange(cache.length, cache.length + count, at::kLong));
-      const at::Tensor output = layer.forward(hidden.narrow(1, cache.length, count), &own, context, 1);
-      EXPECT_LT(distance(output, whole.narrow(1, cache.length, count)), 5e-6) << cache.length;
-      cache.length += count;
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.name);
+    const LatentAttention layer = layer_of(c, draw_weights(c));
+    const at::Tensor hidden = at::randn({kBatch, kTokens, kHidden});
+    const RotaryAngles angles = angles_of(c, at::arange(kTokens, at::kLong));
+    const at::Tensor whole = layer.forward(hidden, &angles, {}, 0);
+    for (const std::vector<std::int64_t>& steps : {std::vector<std::int64_t>{8}, {3, 1, 2, 1, 1}, {1, 1, 1, 5}}) {
+      KeyValueCache cache;
+      cache.layers = {{}, room_for_latents()};
+      ForwardContext context;
+      context.cache = &cache;
+      for (const std::int64_t count : steps) {
+        const RotaryAngles own = angles_of(c, at::arange(cache.length, cache.length + count, at::kLong));
+        const at::Tensor output = layer.forward(hidden.narrow(1, cache.length, count), &own, context, 1);
+        EXPECT_LT(distance(output, whole.narrow(1, cache.length, count)), 5e-6) << cache.length;
+        cache.length += count;
+      }
+      const RotaryAngles own = angles_of(c, at::arange(1, at::kLong));
+      EXPECT_ANY_THROW(layer.forward(hidden.narrow(1, 0, 1), &own, context, 1)) << "the cache is full";
     }
-    const RotaryAngles own = angles_of(c, at::arange(1, at::kLong));
-    EXPECT_ANY_THROW(layer.forward(hidden.narrow(1, 0, 1), &own, context, 1)) << "the cache is full";
   }
 }
 
@@ -268,60 +268,105 @@ const Layout kLayouts[] = {
     {.name = "Tensor2SequenceContext2", .tensor = 2, .context = 2, .sequence = true},
 };
 
-std::vector<Case> parallel_cases() {
-  std::vector<Case> cases(std::begin(kCases), std::end(kCases));
-  cases.push_back({.name = "Dropout", .compressed_queries = false, .dropout = 0.3});
-  return cases;
+struct DividedLatentLayer : ::testing::TestWithParam<Layout> {};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DividedLatentLayer, ::testing::ValuesIn(kLayouts),
+                         [](const auto& info) { return info.param.name; });
+
+/// A layer on one rank, and what its ranks have to find.
+struct Reference {
+  Case options;
+  Weights weights;
+  at::Tensor hidden, output, output_grad;
+  Weights gradients;
+};
+
+ForwardContext training_context() {
+  ForwardContext context;
+  context.training = true;
+  context.seed = 3;
+  return context;
 }
 
-struct DividedLatentLayer : ::testing::TestWithParam<std::tuple<Case, Layout>> {};
+Reference make_reference(const Case& c) {
+  Reference reference{c, draw_weights(c), leaf_of(at::randn({kBatch, kTokens, kHidden})), {}, {}, {}};
+  const LatentAttention layer = layer_of(c, reference.weights);
+  const RotaryAngles angles = angles_of(c, at::arange(kTokens, at::kLong));
+  reference.output = layer.forward(reference.hidden, &angles, training_context(), 0);
+  reference.output_grad = at::randn({kBatch, kTokens, kHidden});
+  backward(reference.output, reference.output_grad);
+  reference.gradients = gradients_of(layer);
+  return reference;
+}
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DividedLatentLayer,
-                         ::testing::Combine(::testing::ValuesIn(parallel_cases()), ::testing::ValuesIn(kLayouts)),
-                         [](const auto& info) {
-                           return name_of(std::get<0>(info.param)) + std::get<1>(info.param).name;
-                         });
+void expect_slices(const Reference& whole, const TensorParallel& tensor, const ContextParallel& context) {
+  const Case& c = whole.options;
+  const auto own = [&](const at::Tensor& all) {
+    const at::Tensor part = zigzag_slice(all.detach(), 1, context.rank(), context.size());
+    if (!tensor.splits_tokens()) return part;
+    const std::int64_t count = part.size(1) / tensor.size();
+    return part.narrow(1, count * tensor.rank(), count);
+  };
+  const LatentAttention layer = layer_of(c, whole.weights, tensor, context);
+  const at::Tensor input = leaf_of(own(whole.hidden));
+  const RotaryAngles angles =
+      angles_of(c, zigzag_slice(at::arange(kTokens, at::kLong), 0, context.rank(), context.size()));
+  const at::Tensor output = layer.forward(input, &angles, training_context(), 0);
+  backward(output, own(whole.output_grad));
+  EXPECT_LT(distance(output, own(whole.output)), 3e-6) << c.name;
+  EXPECT_LT(distance(input.grad(), own(whole.hidden.grad())), 5e-6) << c.name;
+  for (const auto& [name, gradient] : gradients_of(layer)) {
+    if (context.is_split()) context.group->all_reduce(gradient, comm::ReduceOp::kSum, {"test"}).wait();
+    if (tensor.splits_tokens() && split_axis(name) < 0)
+      tensor.group->all_reduce(gradient, comm::ReduceOp::kSum, {"test"}).wait();
+    EXPECT_LT(distance(gradient, part_of(name, whole.gradients.at(name), tensor)), 5e-6) << c.name << " " << name;
+  }
+  if (context.is_split() || c.dropout > 0) return;
+  const at::NoGradGuard no_grad;  // the absorbed form has this rank's heads and the latents of all tokens
+  KeyValueCache cache;
+  cache.layers = {room_for_latents()};
+  ForwardContext with_cache;
+  with_cache.cache = &cache;
+  EXPECT_LT(distance(layer.forward(input, &angles, with_cache, 0), own(whole.output)), 5e-6) << c.name;
+}
 
 // Outputs, input gradients and weight gradients are slices of those of one rank. Ranks that divide tokens have summands
 // of the gradients of weights: those of a tensor-parallel group of what is whole on each of its ranks.
 TEST_P(DividedLatentLayer, IsTheWholeLayer) {
-  const auto& [c, layout] = GetParam();
+  const Layout& layout = GetParam();
   at::manual_seed(7);
-  const Weights weights = draw_weights(c);
-  const at::Tensor hidden = leaf_of(at::randn({kBatch, kTokens, kHidden})),
-                   grad = at::randn({kBatch, kTokens, kHidden}), positions = at::arange(kTokens, at::kLong);
-  ForwardContext context;
-  context.training = true;
-  context.seed = 3;
-  const LatentAttention whole_layer = layer_of(c, weights);
-  const RotaryAngles angles = angles_of(c, positions);
-  const at::Tensor whole = whole_layer.forward(hidden, &angles, context, 0);
-  backward(whole, grad);
-  const Weights expected = gradients_of(whole_layer);
-  comm::testing::run_ranks(layout.tensor * layout.context, [&, c = c, layout = layout](comm::World& world) {
+  std::vector<Reference> references;
+  for (const Case& c : kCases) references.push_back(make_reference(c));
+  references.push_back(make_reference({.name = "Dropout", .compressed_queries = false, .dropout = 0.3}));
+  comm::testing::run_ranks(layout.tensor * layout.context, [&](comm::World& world) {
     const comm::Mesh mesh(world.size(), {.tensor = layout.tensor, .context = layout.context});
     const TensorParallel tensor{&world.group(mesh, {comm::MeshDim::kTensor}), layout.sequence};
-    const ContextParallel sequence{&world.group(mesh, {comm::MeshDim::kContext}), layout.exchange};
-    const auto own = [&](const at::Tensor& all) {
-      const at::Tensor part = zigzag_slice(all.detach(), 1, sequence.rank(), sequence.size());
-      if (!tensor.splits_tokens()) return part;
-      const std::int64_t count = part.size(1) / tensor.size();
-      return part.narrow(1, count * tensor.rank(), count);
-    };
-    const LatentAttention layer = layer_of(c, weights, tensor, sequence);
-    const at::Tensor input = leaf_of(own(hidden));
-    const RotaryAngles own_angles = angles_of(c, zigzag_slice(positions, 0, sequence.rank(), sequence.size()));
-    const at::Tensor output = layer.forward(input, &own_angles, context, 0);
-    backward(output, own(grad));
-    EXPECT_LT(distance(output, own(whole)), 3e-6);
-    EXPECT_LT(distance(input.grad(), own(hidden.grad())), 5e-6);
-    for (const auto& [name, gradient] : gradients_of(layer)) {
-      if (sequence.is_split()) sequence.group->all_reduce(gradient, comm::ReduceOp::kSum, {"test"}).wait();
-      if (tensor.splits_tokens() && split_axis(name) < 0)
-        tensor.group->all_reduce(gradient, comm::ReduceOp::kSum, {"test"}).wait();
-      EXPECT_LT(distance(gradient, part_of(name, expected.at(name), tensor)), 5e-6) << name;
-    }
+    const ContextParallel context{&world.group(mesh, {comm::MeshDim::kContext}), layout.exchange};
+    for (const Reference& reference : references) expect_slices(reference, tensor, context);
   });
+}
+
+// Weights and activations in bfloat16, sums in float32: as far from the float32 layer as rounding each of a few
+// products in a row to 8 bits leads.
+TEST(LatentLayerInBFloat16, IsCloseToFloat32) {
+  at::manual_seed(9);
+  const Case c{.name = "", .bias = true};
+  const Weights weights = draw_weights(c);
+  Weights narrow;
+  for (const auto& [name, values] : weights) narrow[name] = values.to(at::kBFloat16);
+  const LatentAttention exact = layer_of(c, weights), layer = layer_of(c, narrow);
+  const at::Tensor hidden = at::randn({kBatch, kTokens, kHidden}), grad = at::randn({kBatch, kTokens, kHidden});
+  const RotaryAngles angles = angles_of(c, at::arange(kTokens, at::kLong));
+  const at::Tensor input = leaf_of(hidden), narrow_input = leaf_of(hidden.to(at::kBFloat16));
+  const at::Tensor expected = exact.forward(input, &angles, {}, 0),
+                   output = layer.forward(narrow_input, &angles, {}, 0);
+  EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+  EXPECT_LT(distance(output, expected), 0.03);
+  backward(expected, grad);
+  backward(output, grad.to(at::kBFloat16));
+  EXPECT_LT(distance(narrow_input.grad(), input.grad()), 0.05);
+  const Weights found = gradients_of(layer), wanted = gradients_of(exact);
+  for (const auto& [name, gradient] : found) EXPECT_LT(distance(gradient, wanted.at(name)), 0.05) << name;
 }
 
 // Without angles the rotary parts are ordinary parts of keys and queries.

@@ -97,10 +97,8 @@ const Case kCases[] = {
     {.name = "Dropout", .kv_heads = 2, .dropout = 0.3},
     {.name = "PackedDropout", .window = 9, .packed = true, .dropout = 0.2},
     {.name = "NarrowValues", .kv_heads = 2, .value_width = 5, .scale = 0.7},
-    {.name = "WideValuesUnfused", .fused = false, .value_width = 12, .scale = 0.2},
-    {.name = "WideValues", .value_width = 12},
     {.name = "Capped", .kv_heads = 2, .packed = true, .scale = 0.6, .softcap = 1.5},
-    {.name = "Sinks", .kv_heads = 2, .sinks = true},
+    {.name = "SinksAndWideValues", .kv_heads = 2, .value_width = 12, .sinks = true},
     {.name = "SinksInAWindow", .window = 5, .dropout = 0.2, .value_width = 5, .softcap = 2.0, .sinks = true},
 };
 
