@@ -1,5 +1,5 @@
-// libFuzzer entry: any bytes are either a config.json of a supported family or a UserError; what was read can be written
-// and read again.
+// libFuzzer entry: any bytes are either a config.json of a supported family or a UserError; what was read can be
+// written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>

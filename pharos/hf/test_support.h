@@ -16,6 +16,12 @@
 
 namespace pharos::hf::test {
 
+/// One of every family, and variants.
+inline constexpr const char* kFixtures[] = {
+    "gpt2",       "llama",       "llama3_tied",        "mistral", "qwen2",   "qwen3",       "mixtral",
+    "qwen3_moe",  "deepseek_v2", "deepseek_v2_groups", "gemma2",  "gpt_oss", "deepseek_v3", "llama_biases_linear",
+    "gpt2_untied"};
+
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(PHAROS_TEST_DATA) / "hf" / name;
 }

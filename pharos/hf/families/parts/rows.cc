@@ -104,4 +104,13 @@ Row attention_bias(bool otherwise) {
           }};
 }
 
+Row mlp_bias(bool otherwise) {
+  return {[=](Reader& reader, ModelConfig& model) {
+            if (reader.flag("mlp_bias", otherwise)) model.add_mlp_bias = true;
+          },
+          [](const ModelConfig& model, json& written) {
+            written["mlp_bias"] = model.add_mlp_bias.value_or(model.add_bias_linear);
+          }};
+}
+
 }  // namespace pharos::hf

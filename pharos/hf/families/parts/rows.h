@@ -69,6 +69,8 @@ std::vector<Row> llama_like(const LlamaLike& defaults);
 
 /// attention_bias: on q, k, v and the output projection.
 Row attention_bias(bool otherwise);
+/// mlp_bias: in the MLP.
+Row mlp_bias(bool otherwise);
 
 /// Sliding windows, W tokens with the token itself (ModelConfig::window_size is [W - 1, 0]).
 /// … in every layer; `otherwise` when the key is absent, null for none.
