@@ -91,7 +91,7 @@ class RankRun {
     }
     passes_ = std::make_unique<ForwardBackward>(config_, passed_, parallel_);
     routers_ = std::make_unique<RouterWatch>(config_, passed_, parallel_.model.balance, parallel_.pipeline,
-                                             parallel_.data.size());
+                                             parallel_.data.size(), at::kCPU);
     optim::OptimizerOptions optimizer;
     optimizer.kind = optim::OptimizerOptions::Kind::kSgd;
     const std::vector<int> ranks = pipeline::ranks_of_stages(config_.model);
