@@ -63,8 +63,9 @@ struct LoadResult {
 
 /// Fills `contents` (allocated) from the checkpoint in `folder` (see find_checkpoint), whatever layout it was saved in;
 /// no more is read than is asked for, but for checksums. Values are converted when types differ; padding becomes zero.
-/// Kinds of state that are not asked for are passed over. UserError naming every missing, surplus and misshapen tensor,
-/// or the damaged file.
+/// Kinds of state that are not asked for are passed over. What is trained may have changed: a weight that has no state
+/// in the checkpoint keeps what is in `contents` (a main parameter takes the weight), and state that is not asked for
+/// is left out, each with a warning. UserError naming every missing, surplus and misshapen tensor, or the damaged file.
 LoadResult load(const Contents& contents, const std::filesystem::path& folder, const LoadOptions& options,
                 const comm::Mesh& mesh, std::int64_t rank);
 

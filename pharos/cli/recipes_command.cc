@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,17 +16,27 @@
 namespace pharos::cli {
 namespace {
 
+void list_recipe(const std::string& name, const std::filesystem::path& path, std::size_t width) {
+  std::vector<config::Problem> problems;
+  std::string line = name;
+  line.resize(std::max(line.size(), width) + 2, ' ');
+  try {
+    const config::Recipe recipe = config::read_recipe(path, problems);
+    std::cout << line << recipe.description << " (" << path.string() << ")\n";
+  } catch (const base::UserError& error) {
+    std::cout << line << "cannot be read: " << error.parts().what << " (" << path.string() << ")\n";
+  }
+}
+
+/// By the folder they lie in; those in none come first.
 void list_recipes() {
-  for (const auto& [name, path] : config::list_recipes()) {
-    std::vector<config::Problem> problems;
-    std::string line = name;
-    line.resize(std::max<std::size_t>(line.size() + 1, 20), ' ');
-    try {
-      const config::Recipe recipe = config::read_recipe(path, problems);
-      std::cout << line << recipe.description << " (" << path.string() << ")\n";
-    } catch (const base::UserError& error) {
-      std::cout << line << "cannot be read: " << error.parts().what << " (" << path.string() << ")\n";
-    }
+  std::map<std::string, std::map<std::string, std::filesystem::path>> groups;
+  for (const auto& [name, path] : config::list_recipes()) groups[config::recipe_group(path)].emplace(name, path);
+  for (const auto& [group, recipes] : groups) {
+    if (!group.empty()) std::cout << "\n" << group << "\n";
+    std::size_t width = 0;
+    for (const auto& [name, path] : recipes) width = std::max(width, name.size());
+    for (const auto& [name, path] : recipes) list_recipe(name, path, width);
   }
 }
 

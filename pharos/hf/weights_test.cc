@@ -47,31 +47,6 @@ struct Loaded {
   std::unique_ptr<model::Transformer> model;
 };
 
-TEST(HfNames, EveryStoredTensorIsKnownAndOthersAreNot) {
-  for (const char* name : kNames) {
-    const NameTable& table = name_table(read_hf_config(fixture(name)).family);
-    const checkpoint::SafetensorsSet set(fixture(name));
-    EXPECT_TRUE(has_prefix(set, table)) << name;
-    for (const std::string& tensor : set.names()) EXPECT_TRUE(is_known_tensor(table, tensor, true, 2)) << tensor;
-    EXPECT_FALSE(is_known_tensor(table, set.names().back() + "x", true, 2));
-  }
-  const NameTable& table = name_table(Family::kLlama);
-  EXPECT_FALSE(is_known_tensor(table, "model.layers.2.mlp.up_proj.weight", true, 2));
-  EXPECT_FALSE(is_known_tensor(table, "model.layers.01.mlp.up_proj.weight", true, 2));
-  EXPECT_TRUE(is_ignorable(table, "model.layers.1.self_attn.rotary_emb.inv_freq", true));
-  EXPECT_TRUE(is_ignorable(name_table(Family::kGpt2), "h.11.attn.bias", false));
-  EXPECT_FALSE(is_ignorable(name_table(Family::kGpt2), "h.11.attn.c_attn.bias", false));
-}
-
-TEST(HfNames, Gpt2BlocksAreTransposedParts) {
-  const Location v = *locate(name_table(Family::kGpt2), "decoder.layers.3.self_attention.v.weight", true);
-  EXPECT_EQ(v.tensor, "transformer.h.3.attn.c_attn.weight");
-  EXPECT_EQ(v.tensor_shape({64, 32}), (std::vector<std::int64_t>{32, 192}));
-  const tensor::Slice slice = v.in_tensor({{16, 0}, {8, 32}, 0}, {64, 32});
-  EXPECT_EQ(slice.offset, (std::vector<std::int64_t>{0, 144}));
-  EXPECT_EQ(slice.shape, (std::vector<std::int64_t>{32, 8}));
-}
-
 TEST(LoadWeights, PutsValuesWhereTheyBelong) {
   const Loaded gpt2(fixture("gpt2"));
   const checkpoint::SafetensorsSet set(fixture("gpt2"));

@@ -124,6 +124,10 @@ class Transformer {
   /// For models that are whole on this rank.
   at::Tensor logits(const at::Tensor& hidden) const;
 
+  /// The columns of logits() that this tensor-parallel rank has: [batch, tokens, padded vocabulary / ranks]. Under
+  /// sequence parallelism of all tokens.
+  at::Tensor own_logits(const at::Tensor& hidden) const;
+
   /// Cross entropy of each token, float32 [batch, tokens]. labels: int64 [batch, tokens].
   at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& labels) const;
 
@@ -150,8 +154,6 @@ class Transformer {
   nn::RotaryAngles rotary_angles(const nn::ForwardContext& context) const;
   const tensor::Parameter& output_words() const;
   at::Tensor run_layers(at::Tensor hidden, const nn::ForwardContext& context) const;
-  /// This rank's columns of the logits.
-  at::Tensor own_logits(const at::Tensor& hidden) const;
 
   config::ModelConfig config_;
   Stage stage_;

@@ -31,16 +31,31 @@ struct AttentionOptions {
   std::int64_t first_head = 0;  ///< global index of this rank's first query head (dropout)
   std::int64_t num_global_heads = 0;
   std::string name;  ///< of the dropout stream
+
+  double score_scale() const;
+  std::int64_t width_of_values() const { return value_width > 0 ? value_width : head_width; }
 };
 
-/// softmax(cap(q kᵀ scale) + mask) v. query: [batch, heads, tokens, width]; key, value: [batch, kv heads,
-/// key tokens, width]. Query i sees keys up to i + (key tokens - tokens), and with segments in `context` those of its
-/// own segment (tokens and keys are the whole sequence then). Returns [batch, heads, tokens, width].
+/// softmax(cap(q kᵀ scale) + mask) v. query: [batch, heads, tokens, width]; key: [batch, kv heads, key tokens, width];
+/// value: [batch, kv heads, key tokens, value width]. Query i sees keys up to i + (key tokens - tokens), and with
+/// segments in `context` those of its own segment (tokens and keys are the whole sequence then). `sinks` [heads],
+/// unless undefined, is one more logit a head, with a value of zero; it is neither scaled nor capped. Returns [batch,
+/// heads, tokens, value width]. Dropout, a cap and sinks form scores.
 at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const AttentionOptions& options, const ForwardContext& context);
+                          const AttentionOptions& options, const ForwardContext& context, const at::Tensor& sinks = {});
+
+/// core_attention() of the whole sequence, whose tokens may be divided over context-parallel ranks, run again in the
+/// backward pass where options.recompute says so.
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const AttentionOptions& options, const ForwardContext& context, const ContextParallel& parallel,
+                  const at::Tensor& sinks = {});
 
 /// [batch, heads, tokens, width] -> [batch, heads * times, tokens, width], each head `times` times in a row.
 at::Tensor repeat_heads(const at::Tensor& tensor, std::int64_t times);
+
+/// Zeros behind the last axis up to `width`: they change neither scores nor the values before them. The fused kernels
+/// of CPUs want queries, keys and values of one width. Returns `tensor` itself when it is as wide.
+at::Tensor pad_width(const at::Tensor& tensor, std::int64_t width);
 
 struct SelfAttention {
   ColumnLinear qkv;                              ///< rows: this rank's queries, then keys, then values

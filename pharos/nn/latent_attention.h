@@ -34,7 +34,8 @@ struct LatentAttention {
   std::int64_t content_width = 0;    ///< of a head without rotation (qk_head_dim)
   std::int64_t rotary_width = 0;     ///< qk_pos_emb_head_dim
   std::int64_t kv_rank = 0;
-  bool recompute_up_projection = false;  ///< keys, values and queries are formed again in the backward pass
+  /// Queries, keys and values are formed again in the backward pass, and with them the core runs again.
+  bool recompute_up_projection = false;
   TensorParallel parallel = {};
   ContextParallel context_parallel = {};
 

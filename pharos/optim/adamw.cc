@@ -27,14 +27,15 @@ void AdamW::for_each_state(const StateVisitor& visit) {
   }
 }
 
-void AdamW::update_group(std::size_t group, const UpdateInput& input, double weight_decay, const at::Tensor& divisor) {
+void AdamW::update_group(std::size_t group, const UpdateInput& input, const at::Tensor& divisor) {
   const Group& tensors = groups()[group];
   const Lists& lists = lists_[group];
   step_.fill_(num_updates());
   const std::optional<at::Tensor> scale = divisor.defined() ? std::optional(divisor) : std::nullopt;
   const auto fused = options_.decoupled_weight_decay ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
   fused(tensors.values, tensors.gradients, lists.exp_avg, lists.exp_avg_sq, {}, lists.steps, input.learning_rate,
-        options_.beta1, options_.beta2, weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale,
+        options_.beta1, options_.beta2, input.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
+        scale,
         /*found_inf=*/std::nullopt);
 }
 

@@ -23,8 +23,7 @@ class AdamW : public UpdateRule {
   void for_each_state(const StateVisitor& visit) override;
 
  private:
-  void update_group(std::size_t group, const UpdateInput& input, double weight_decay,
-                    const at::Tensor& divisor) override;
+  void update_group(std::size_t group, const UpdateInput& input, const at::Tensor& divisor) override;
 
   /// Arguments of the fused kernel for one group.
   struct Lists {

@@ -9,6 +9,7 @@
 #include "pharos/base/error.h"
 #include "pharos/config/schema/enum_names.h"
 #include "pharos/optim/clip.h"
+#include "pharos/optim/names/name_rules.h"
 #include "pharos/optim/sgd.h"
 
 namespace pharos::optim {
@@ -61,10 +62,11 @@ OptimizerOptions optimizer_options(const config::RunConfig& config) {
   options.grad_norm_skip_threshold = optimizer.grad_norm_skip_threshold;
   options.count_zeros = config.logger.log_num_zeros_in_grad;
   options.loss_scaler = make_loss_scaler(optimizer);
+  if (optimizer.lr_scales) options.lr_scales = config::parse_lr_scales(*optimizer.lr_scales);
   return options;
 }
 
-UpdateTarget whole_target(const GradientBuffer& gradients) {
+UpdateTarget whole_target(const GradientBuffer& gradients, const std::vector<config::LrScale>& lr_scales) {
   UpdateTarget target{{}, gradients.layout().num_elements, gradients.flat().device()};
   for (std::size_t index = 0; index < gradients.parameters().size(); ++index) {
     const tensor::Parameter& parameter = *gradients.parameters()[index];
@@ -72,6 +74,7 @@ UpdateTarget whole_target(const GradientBuffer& gradients) {
                             .name = parameter.name,
                             .first_element = 0,
                             .decays = parameter.weight_decay,
+                            .learning_rate_scale = learning_rate_scale(parameter, lr_scales),
                             .value = parameter.data.detach(),
                             .gradient = parameter.main_grad,
                             .offset = gradients.layout().offsets[index]});
@@ -80,7 +83,7 @@ UpdateTarget whole_target(const GradientBuffer& gradients) {
 }
 
 Optimizer::Optimizer(const GradientBuffer& gradients, const OptimizerOptions& options)
-    : Optimizer(whole_target(gradients), options) {
+    : Optimizer(whole_target(gradients, options.lr_scales), options) {
   gradients_ = &gradients;
 }
 

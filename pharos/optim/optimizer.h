@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pharos/config/name_patterns.h"
 #include "pharos/config/run_config.h"
 #include "pharos/optim/adamw.h"
 #include "pharos/optim/gradient_buffer.h"
@@ -26,6 +27,7 @@ struct OptimizerOptions {
   double grad_norm_skip_threshold = std::numeric_limits<double>::infinity();  ///< a step with a larger norm is skipped
   bool count_zeros = false;                                                   ///< one more pass over the gradients
   LossScaler loss_scaler = LossScaler(1.0);
+  std::vector<config::LrScale> lr_scales = {};  ///< factors on the learning rate, by name
 };
 
 /// From the sections optimizer and logger. fp16 without optimizer.loss_scale scales dynamically. UserError for an
@@ -46,7 +48,7 @@ struct GradientTotals {
 };
 
 /// One slot per parameter of `gradients`, of its shape; data are the values.
-UpdateTarget whole_target(const GradientBuffer& gradients);
+UpdateTarget whole_target(const GradientBuffer& gradients, const std::vector<config::LrScale>& lr_scales = {});
 
 class Optimizer {
  public:

@@ -107,7 +107,8 @@ void declare_layers(SectionBuilder<C>& model) {
   model.field("activation_func", &C::activation_func, "activation of the MLP");
   model.field("activation_func_clamp_value", &C::activation_func_clamp_value, "clamp gate to ≤ c and up to [−c, c]")
       .above(0);
-  model.field("glu_linear_offset", &C::glu_linear_offset, "added to the linear half of a gated MLP");
+  model.field("glu_linear_offset", &C::glu_linear_offset, "added to the linear half of a gated MLP")
+      .with("model.gated_linear_unit");
   model.field("add_bias_linear", &C::add_bias_linear, "biases in all linear layers");
   model.field("add_qkv_bias", &C::add_qkv_bias, "bias in the q, k, v projection only");
   model
@@ -137,7 +138,10 @@ void declare_layers(SectionBuilder<C>& model) {
       .own();
 
   model.field("window_size", &C::window_size, "[left, right] tokens of a sliding window");
-  model.field("window_attn_skip_freq", &C::window_attn_skip_freq, "every n-th layer attends fully");
+  model
+      .field("window_attn_skip_freq", &C::window_attn_skip_freq,
+             "every n-th layer attends fully; or a 0/1 list, 1: window")
+      .with("model.window_size");
   model.field("calculate_per_token_loss", &C::calculate_per_token_loss, "weigh tokens, not microbatches, equally");
   model.field("parallel_output", &C::parallel_output, "logits stay split over the vocabulary").one_rank();
   model.field("deterministic_mode", &C::deterministic_mode, "only algorithms that give the same bits every time");

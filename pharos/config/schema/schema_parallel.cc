@@ -21,18 +21,18 @@ void declare_router(SectionBuilder<C>& model) {
       .with(kExperts);
   model.field("moe_router_num_groups", &C::moe_router_num_groups, "expert groups of group-limited routing")
       .min(1)
-      .with(kExperts);
+      .with("model.moe_router_group_topk");
   model.field("moe_router_group_topk", &C::moe_router_group_topk, "groups a token may use").min(1).with(kExperts);
   model.field("moe_router_enable_expert_bias", &C::moe_router_enable_expert_bias, "balance by a bias on the scores")
       .with(kExperts);
   model.field("moe_router_bias_update_rate", &C::moe_router_bias_update_rate, "step of that bias")
       .min(0)
-      .with(kExperts);
+      .with("model.moe_router_enable_expert_bias");
   model
       .field("moe_router_group_score", &C::moe_router_group_score,
              "score of a group: sum of its best topk / group_topk experts (Megatron), its best, or sum of its best two")
       .own()
-      .with(kExperts);
+      .with("model.moe_router_group_topk");
   model
       .field("moe_router_norm_topk_prob", &C::moe_router_norm_topk_prob,
              "divide the chosen scores by their sum; unset: sigmoid scores with topk > 1 only")
@@ -141,7 +141,8 @@ void declare_experts(std::vector<Field>& fields) {
              "width of all shared experts together")
       .min(1)
       .with(kExperts);
-  model.field("moe_shared_expert_gate", &C::moe_shared_expert_gate, "gate on the shared experts").with(kExperts);
+  model.field("moe_shared_expert_gate", &C::moe_shared_expert_gate, "gate on the shared experts")
+      .with("model.moe_shared_expert_intermediate_size");
   model.field("moe_shared_expert_overlap", &C::moe_shared_expert_overlap, "shared experts beside the dispatch")
       .with(kExperts);
   model
@@ -152,9 +153,12 @@ void declare_experts(std::vector<Field>& fields) {
       .field("moe_pad_expert_input_to_capacity", &C::moe_pad_expert_input_to_capacity,
              "every expert gets exactly its capacity")
       .with(kExperts);
-  model.field("moe_token_drop_policy", &C::moe_token_drop_policy, "which tokens are kept").with(kExperts);
+  model.field("moe_token_drop_policy", &C::moe_token_drop_policy, "which tokens are kept")
+      .with("model.moe_expert_capacity_factor");
   model.field("moe_token_dispatcher_type", &C::moe_token_dispatcher_type, "how tokens reach experts").with(kExperts);
-  model.field("moe_flex_dispatcher_backend", &C::moe_flex_dispatcher_backend, "transport of the flex dispatcher")
+  model
+      .field("moe_flex_dispatcher_backend", &C::moe_flex_dispatcher_backend,
+             "transport of the flex dispatcher; native is Pharos' own")
       .with(kExperts);
   model.field("moe_permute_fusion", &C::moe_permute_fusion, "fused permutation kernel").hint();
   model.field("moe_grouped_gemm", &C::moe_grouped_gemm, "one GEMM over all local experts").hint();

@@ -166,6 +166,7 @@ void check_layout_content(RuleChecker& check, const std::vector<std::string>& st
                                    [](const auto& stage) { return stage.find('m') != std::string::npos; });
   const std::int64_t index = holder - stages.begin();
   rule(index / pipeline == total / pipeline - 1, "must have its MTP layers in the last chunk of their rank");
+  rule(holder->find('L') != std::string::npos, "must have its MTP layers in the stage of L");
   rule(total == pipeline || index % pipeline != 0,
        "must not have MTP layers on the first pipeline rank when there are several chunks");
 }

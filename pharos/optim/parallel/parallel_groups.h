@@ -30,8 +30,9 @@ struct PipelineEnds {
 };
 
 /// The groups of this rank along data × context ("dp", with context parallelism "dp-cp"), tensor ("tp") and pipeline
-/// ("pp") dimensions that have several ranks, "tp-replicas-N" where pieces of `parameters` are held N times, and "tied"
-/// of the two `ends` of the pipeline where one of `parameters` has a Parameter::tie. Every rank must call it.
+/// ("pp") dimensions that have several ranks, "tp-replicas-N" where pieces of `parameters` are held N times, "tied" of
+/// the two `ends` of the pipeline where one of `parameters` has a Parameter::tie, and with experts "edp" and "etp-ep",
+/// which lie within a stage. Every rank must call it.
 ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh,
                                const std::vector<tensor::Parameter*>& parameters, const PipelineEnds& ends = {});
 
