@@ -21,13 +21,15 @@ struct ShareFunction : torch::autograd::Function<ShareFunction> {
     context->saved_data["group"] = reinterpret_cast<std::int64_t>(parallel.group);
     context->saved_data["sequence"] = parallel.sequence;
     if (!parallel.splits_tokens()) return input.view_as(input);
-    return TokenGather(input, parallel, "shared key").wait();
+    return TokenGather(input, parallel, "part that all heads share").wait();
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const TensorParallel parallel{reinterpret_cast<comm::Group*>(context->saved_data["group"].toInt()),
                                   context->saved_data["sequence"].toBool()};
-    return {reduce_output(gradients[0].clone(at::MemoryFormat::Contiguous), parallel, "shared key gradient"), {}};
+    return {
+        reduce_output(gradients[0].clone(at::MemoryFormat::Contiguous), parallel, "gradient of what all heads share"),
+        {}};
   }
 };
 

@@ -56,8 +56,8 @@ std::string flops_text(double flops) {
 
 void add_parameters(Page& page, const Plan& plan) {
   const ParameterPlan& parameters = plan.parameters;
-  page.heading(parameters.by_formula ? "Parameters (by formula)" : "Parameters");
-  const bool several = plan.mesh.world_size() > 1 && !parameters.by_formula;
+  page.heading("Parameters");
+  const bool several = plan.mesh.world_size() > 1;
   for (const ComponentParameters& component : parameters.components) {
     if (component.total == 0) continue;
     page.row(component.name, format_count(static_cast<double>(component.total)),
@@ -85,6 +85,9 @@ void add_memory(Page& page, const Plan& plan) {
        ++rank) {
     page.row(fmt::format("peak of pipeline rank {}", rank), format_bytes(memory.peak_bytes_of_ranks[rank]));
   }
+  if (memory.worst_peak_bytes > 0)
+    page.row("peak if routing were as uneven as can be", format_bytes(memory.worst_peak_bytes),
+             "all tokens of all ranks to the experts of one rank");
   page.heading("Megatron's theoretical estimate, for comparison (16-bit, its own formulas)");
   for (const std::string& line : plan.megatron_lines) page.line(line);
 }
@@ -106,9 +109,9 @@ std::string counted(std::int64_t count, const std::string& noun, const std::stri
 }
 
 /// "1.20 GiB, 4 rank shares": activations kept at once.
-std::string in_flight_text(const PipelinePlan& pipeline, double shares, double peak_bytes) {
+std::string in_flight_text(double shares, double peak_bytes) {
   const std::string count = fmt::format("{:.4g} rank share{}", shares, shares == 1 ? "" : "s");
-  return pipeline.costs.bytes_are_known ? format_bytes(peak_bytes) + ", " + count : count;
+  return format_bytes(peak_bytes) + ", " + count;
 }
 
 /// "step 11.4 rank times, 8 without a bubble".
@@ -127,9 +130,8 @@ void add_stages(Page& page, const PipelinePlan& pipeline) {
                     counted(chunk.num_layers, "layer"), costs.forward[i], costs.backward[i], costs.weight[i]);
     if (i + 1 < pipeline.chunks.size() && costs.transfer[i] > 0)
       line += fmt::format(", transfer {:.3g}", costs.transfer[i]);
-    if (pipeline.costs.bytes_are_known) line += "; keeps " + format_bytes(costs.activation_bytes[i]);
-    if (pipeline.costs.bytes_are_known && costs.weight_bytes[i] > 0)
-      line += ", until the weight gradient " + format_bytes(costs.weight_bytes[i]);
+    line += "; keeps " + format_bytes(costs.activation_bytes[i]);
+    if (costs.weight_bytes[i] > 0) line += ", until the weight gradient " + format_bytes(costs.weight_bytes[i]);
     page.line(line);
   }
 }
@@ -150,7 +152,7 @@ void add_schedules(Page& page, const PipelinePlan& pipeline) {
     }
     page.row(label, fmt::format("{:.1f} %", 100 * other.bubble),
              fmt::format("step {:.4g} {}; {}", other.span, pipeline.costs.time_unit,
-                         in_flight_text(pipeline, other.peak_rank_shares, other.peak_bytes)));
+                         in_flight_text(other.peak_rank_shares, other.peak_bytes)));
   }
   if (has_footnote)
     page.line("* other stages than were measured: their times are put together from the measured layers");
@@ -176,7 +178,7 @@ void add_pipeline(Page& page, const PipelinePlan& pipeline) {
         fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
         fmt::format("{:.1f} %", 100 * line.bubble),
         fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
-                    in_flight_text(pipeline, pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
+                    in_flight_text(pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
                     format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
                     format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
   }
@@ -225,9 +227,10 @@ void add_layout(Page& page, const Plan& plan, bool with_ranks) {
   page.line(sizes);
   for (std::size_t i = 0; plan.chunks.size() > 1 && i < plan.chunks.size(); ++i) {
     const ModelChunk& chunk = plan.chunks[i];
-    page.line(fmt::format("stage {} on pipeline rank {}: {}{} layer{} from {}{}", i, chunk.pipeline_rank,
+    page.line(fmt::format("stage {} on pipeline rank {}: {}{} layer{} from {}{}{}", i, chunk.pipeline_rank,
                           chunk.embedding ? "embedding, " : "", chunk.num_layers, chunk.num_layers == 1 ? "" : "s",
-                          chunk.first_layer, chunk.output ? ", output" : ""));
+                          chunk.first_layer, chunk.num_prediction_layers > 0 ? ", multi-token prediction" : "",
+                          chunk.output ? ", output" : ""));
   }
   if (!with_ranks) return;
   std::vector<comm::MeshDim> dims;

@@ -205,8 +205,8 @@ class TrainingChunks : public Chunks {
     return result;
   }
 
-  /// What loss_gradient() is the gradient of: Σ + factor / depths · Σ_k Σ_k, where every sum but the first is weighted
-  /// so that its mean counts like that of the first; with the loss per token they are just added.
+  /// What loss_gradient() is the gradient of: L + factor / depths · Σ_k w_k P_k, with the sums over tokens L of the
+  /// loss and P_k of depth k. w_k is 1 with the loss per token, else such that P_k's mean counts as that of L does.
   at::Tensor objective(const InFlight& pass) const {
     at::Tensor total = pass.loss.sum;
     const double weight =

@@ -314,7 +314,7 @@ class Export {
         if (!item.is_regular_file() || !is_companion(item.path())) continue;
         if (!inside.empty()) base::make_directories(folder / inside);
         const std::string name = inside + item.path().filename().string();
-        copy_file(item.path(), folder / name);
+        hf::copy_file(item.path(), folder / name);
         result_.copied.push_back(name);
       }
     };

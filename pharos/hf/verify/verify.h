@@ -39,7 +39,7 @@ struct Tolerances {
   double trajectory_loss = 3e-5;       ///< absolute, largest over the steps
   double trajectory_grad_norm = 2e-4;  ///< likewise
   double router_logits = 3e-5;         ///< absolute, times max(1, largest value / 5)
-  double router_weights = 3e-6;        ///< absolute, values up to 1
+  double router_weights = 1e-5;        ///< absolute, values up to 1
 };
 
 /// For a model like `model`. Trajectories of models with experts or latent attention are noisier: Adam's first steps

@@ -149,12 +149,13 @@ TEST(Kept, DeferredWorkOfDividedTokens) {
   const config::ResolvedConfig resolved =
       read({"model.tensor_model_parallel_size=2", "model.sequence_parallel=true", "model.add_bias_linear=true"}, 4);
   const LayerShape shape = layer_shape(resolved.config.model, 8);
-  const Deferred deferred = deferred_work(resolved.config.model, shape, true);
+  const Deferred deferred = deferred_by_layer(resolved.config.model, shape, 0, true);
+  const DeferredHead head = deferred_by_head(resolved.config.model, shape, true);
   EXPECT_DOUBLE_EQ(deferred.attention, kTokens * 4 * (256 + 3 * 256 + 256 + 512 + 256));
   EXPECT_DOUBLE_EQ(deferred.mlp, kTokens * 4 * (256 + 2 * 688 + 688 + 512 + 256));
-  EXPECT_DOUBLE_EQ(deferred.head, kTokens * 4 * 256);
-  EXPECT_DOUBLE_EQ(deferred.logits, kTokens * 4 * 4096);
-  EXPECT_EQ(deferred_work(resolved.config.model, shape, false).layer(), 0);
+  EXPECT_DOUBLE_EQ(head.inputs, kTokens * 4 * 256);
+  EXPECT_DOUBLE_EQ(head.logits, kTokens * 4 * 4096);
+  EXPECT_EQ(deferred_by_layer(resolved.config.model, shape, 0, false).layer(), 0);
 }
 
 // Recomputing the first of 3 layers, the other two have put off their weight gradients.

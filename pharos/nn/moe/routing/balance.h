@@ -14,7 +14,8 @@
 // which makes the loss weaker the more data-parallel ranks there are; here it means the same in every layout.
 //
 // Counts are summed over the group, scores are those of this rank. So each rank has a share of the loss, the shares of
-// the R ranks sum to the loss of the microbatch, and gradients of a rank's tokens are those of the whole loss.
+// the R ranks sum to the loss of the microbatch, and gradients of a rank's tokens are those of the whole loss. They are
+// multiplied by ForwardContext::auxiliary_loss_scale and, where what is minimised is a sum over tokens, by T.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,7 +15,8 @@ namespace pharos::nn {
 /// softmax(l), σ(l) or √softplus(l) of logits [tokens, experts], in float32; float64 for float64 logits.
 at::Tensor expert_scores(const at::Tensor& logits, config::RouterScoreFunction function);
 
-/// Indices of the `topk` largest scores of each row, largest first: [tokens, topk] int64. scores: [tokens, experts].
+/// Indices of the `topk` largest scores of each row, largest first (on the CPU the earlier of equal ones in float32 and
+/// float64): [tokens, topk] int64. scores: [tokens, experts].
 at::Tensor top_experts(const at::Tensor& scores, std::int64_t topk);
 
 /// scores with -inf for the experts outside of the group_topk best groups; experts are divided into num_groups equal

@@ -163,6 +163,23 @@ TEST(Choice, GroupsOfEveryKindLeaveOnlyExpertsOfTheBestGroups) {
   EXPECT_ANY_THROW(limited(RouterGroupScore::kMaximum, 3, 1));    // a group has two experts
 }
 
+TEST(Choice, TopExpertsAreThoseOfTopk) {
+  at::manual_seed(7);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    for (const auto& [experts, topk] : {std::pair{64, 6}, {7, 7}, {5, 1}, {1, 1}}) {
+      const at::Tensor scores = at::randn({500, experts}, type);
+      EXPECT_TRUE(at::equal(top_experts(scores, topk), std::get<1>(at::topk(scores, topk, -1))));
+      EXPECT_TRUE(at::equal(top_experts(scores.t().contiguous().t(), topk), top_experts(scores, topk)));
+    }
+  }
+  const at::Tensor ties = at::tensor({1.0, 2.0, 1.0, 2.0, 2.0}).view({1, 5});
+  EXPECT_TRUE(at::equal(top_experts(ties, 4), at::tensor({1, 3, 4, 0}, at::kLong).view({1, 4})));
+  // Experts of a token whose scores are not numbers are still experts: the loss shows what is wrong, not a crash.
+  const at::Tensor broken = at::full({2, 5}, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(at::equal(std::get<0>(top_experts(broken, 5).sort(-1)), at::arange(5).expand({2, 5})));
+  EXPECT_ANY_THROW(top_experts(ties, 6));
+}
+
 TEST(Choice, EveryTokenGetsDifferentExpertsWhateverItsScores) {
   for (const double fill : {0.0, -1e30, 200.0}) {  // ties; scores that underflow
     for (const RouterScoreFunction function :
