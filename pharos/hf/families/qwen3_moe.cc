@@ -17,7 +17,7 @@ Row layers_with_experts() {
             for (std::int64_t i = 0; i < model.num_layers.value_or(0); ++i) pattern.push_back((i + 1) % step == 0);
             if (const json* dense = reader.find("mlp_only_layers")) {
               for (const json& layer : dense->is_array() ? *dense : json::array({*dense})) {
-                const bool is_layer = layer.is_number_unsigned() && layer.get<std::uint64_t>() < pattern.size();
+                const bool is_layer = layer.is_number_integer() && layer >= 0 && layer < pattern.size();
                 if (is_layer) {
                   pattern[layer.get<std::size_t>()] = 0;
                 } else {

@@ -12,6 +12,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/comm/testing.h"
+#include "pharos/lens/test_support.h"
 #include "pharos/nn/moe/experts.h"
 #include "pharos/nn/recompute.h"
 
@@ -235,6 +236,18 @@ TEST(Dispatcher, NeedsNoGradients) {
   EXPECT_FALSE(output.requires_grad());
   const auto num_choices = whole.routing.experts.ge(0).sum(1, true).to(at::kFloat);
   EXPECT_TRUE(at::allclose(output, whole.tokens * num_choices));
+}
+
+TEST(Dispatcher, LeavesSpansInBothPasses) {
+  if (!lens::kIsLensBuilt) return;
+  lens::MemoryTelemetry memory(lens::group_bit(lens::Group::kLayer));
+  const Problem whole = make_problem(5);
+  const auto dispatcher = make_dispatcher(TokenDispatcher::kAllToAll, FlexBackend::kNative, {kExperts, kTopk}, {});
+  run(*dispatcher, whole, experts_of(whole.fc1, whole.fc2), {"plain"}, nullptr);
+  std::vector<std::string> names;
+  for (const auto& span : memory.spans()) names.push_back(span.name);
+  EXPECT_THAT(names, ::testing::ElementsAre("megatron.moe.dispatch", "megatron.moe.combine", "megatron.moe.dispatch",
+                                            "megatron.moe.combine"));
 }
 
 TEST(Dispatcher, SaysWhichBackendsItLacks) {

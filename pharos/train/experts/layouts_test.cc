@@ -4,6 +4,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
 #include <memory>
 
 #include "pharos/comm/testing.h"
@@ -74,9 +76,9 @@ struct Outcome {
 };
 
 /// One rank's part of a run.
-class Run {
+class RankRun {
  public:
-  Run(comm::World& world, const Layout& layout, bool per_token)
+  RankRun(comm::World& world, const Layout& layout, bool per_token)
       : config_(configuration(layout.sizes, per_token)), parallel_(world, config_) {
     const std::vector<model::Stage> stages = model::stages_of(config_.model);
     for (const int stage :
@@ -89,7 +91,7 @@ class Run {
     }
     passes_ = std::make_unique<ForwardBackward>(config_, passed_, parallel_);
     routers_ = std::make_unique<RouterWatch>(config_, passed_, parallel_.model.balance, parallel_.pipeline,
-                                             parallel_.data.size());
+                                             parallel_.data.size(), at::kCPU);
     optim::OptimizerOptions optimizer;
     optimizer.kind = optim::OptimizerOptions::Kind::kSgd;
     const std::vector<int> ranks = pipeline::ranks_of_stages(config_.model);
@@ -162,13 +164,13 @@ TEST_P(TrainExperts, EqualOneRank) {
   for (const bool per_token : {false, true}) {
     SCOPED_TRACE(per_token ? "loss per token" : "loss per microbatch");
     Outcome expected;
-    comm::testing::run_ranks(1, [&](comm::World& world) { expected = Run(world, {"one", 1, {}}, per_token).go(); });
+    comm::testing::run_ranks(1, [&](comm::World& world) { expected = RankRun(world, {"one", 1, {}}, per_token).go(); });
     // 6 sums of losses, 3 auxiliary losses, 4 layers of 3 numbers and 3 losses, a norm; twice, and a norm.
     ASSERT_EQ(expected.numbers.size(), static_cast<std::size_t>(kSteps * (6 + 3 + 4 * 6 + 1) + 1));
     EXPECT_EQ(expected.biases.size(), 4u);
     for (const auto& [name, bias] : expected.biases) EXPECT_TRUE(bias.any().item<bool>()) << name;
     comm::testing::run_ranks(GetParam().num_ranks, [&](comm::World& world) {
-      const Outcome actual = Run(world, GetParam(), per_token).go();
+      const Outcome actual = RankRun(world, GetParam(), per_token).go();
       EXPECT_EQ(actual.numbers.size(), expected.numbers.size());
       for (std::size_t i = 0; i < std::min(actual.numbers.size(), expected.numbers.size()); ++i)
         EXPECT_NEAR(actual.numbers[i], expected.numbers[i], 2e-5 * std::abs(expected.numbers[i])) << i;

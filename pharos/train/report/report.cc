@@ -128,7 +128,7 @@ void Reporter::print_interval(const StepRecord& record) {
   line.learning_rate = record.next_learning_rate;
   line.global_batch_size = record.global_batch_size;
   line.losses = interval_auxiliary_losses(record);
-  line.losses.insert(line.losses.begin(), {"lm loss", interval_loss(record)});
+  line.losses.emplace(line.losses.begin(), "lm loss", interval_loss(record));
   line.loss_scale = record.loss_scale;
   line.grad_norm = record.grad_norm;
   line.num_zeros = record.num_zeros;
