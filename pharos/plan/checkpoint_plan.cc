@@ -65,7 +65,7 @@ void measure_folder(CheckpointPlan& plan, const config::ResolvedConfig& resolved
   };
   manifest.state_kinds = state_kinds(config);
   for (const ModelChunk& chunk : model_chunks(config.model)) {
-    visit_parameters(config.model, chunk, mesh, [&](const tensor::Parameter& parameter) {
+    visit_parameters(config, chunk, mesh, [&](const tensor::Parameter& parameter) {
       for (const tensor::Piece& piece : parameter.pieces) {
         add("", parameter.dtype == at::kFloat ? ElementType::kF32 : weight_type(config), piece);
         if (!parameter.trainable) continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "pharos/config/name_patterns.h"
 #include "pharos/model/layers.h"
 #include "pharos/optim/gradient_buffer.h"
 #include "pharos/pipeline/run_schedule.h"
@@ -73,46 +74,58 @@ std::int64_t active_elements(const ModelConfig& model, const tensor::Parameter& 
 
 }  // namespace
 
-void visit_parameters(const ModelConfig& config, const ModelChunk& chunk, const comm::Mesh& mesh,
+void visit_parameters(const config::RunConfig& config, const ModelChunk& chunk, const comm::Mesh& mesh,
                       const std::function<void(const tensor::Parameter&)>& visit) {
   using Tie = tensor::Parameter::Tie;
-  ModelConfig model = config;  // whose dispatcher every build has: it has no part in what is declared
+  ModelConfig model = config.model;  // whose dispatcher every build has: it has no part in what is declared
   model.moe_token_dispatcher_type = config::TokenDispatcher::kAllToAll;
-  const bool tied = model.share_embeddings_and_output_weights;
-  const bool shares = tied || model.mtp_num_layers.value_or(0) > 0;
-  const auto visit_copy = [&] {
+  const std::vector<std::string> frozen = config.optimizer.freeze.value_or(std::vector<std::string>{});
+  const auto see = [&](tensor::Parameter& parameter) {
+    const std::string& name = parameter.pieces.front().name;
+    for (const std::string& pattern : frozen) {
+      if (config::matches_pattern(pattern, name)) parameter.trainable = false;
+    }
+    visit(parameter);
+  };
+  const auto see_copy = [&] {
     nn::Embedding embedding = model::declare_embedding(model);
     embedding.words.tie = Tie::kCopy;
-    visit(embedding.words);
+    see(embedding.words);
   };
+  const bool tied = model.share_embeddings_and_output_weights;
+  const bool shares = tied || model.mtp_num_layers.value_or(0) > 0;
   const bool has_copy = chunk.output && shares && pipeline::ranks_of_stages(model).front() != chunk.pipeline_rank;
   if (chunk.embedding) {
-    const nn::Embedding embedding = model::declare_embedding(model);
-    visit(embedding.words);
-    if (embedding.positions) visit(*embedding.positions);
+    nn::Embedding embedding = model::declare_embedding(model);
+    see(embedding.words);
+    if (embedding.positions) see(*embedding.positions);
   }
   const std::int64_t rank = first_rank(mesh, chunk.pipeline_rank);
   for (std::int64_t i = 0; i < chunk.num_layers; ++i) {
     const auto layer = model::declare_layer(model, chunk.first_layer + i, mesh, rank);
-    model::for_each_parameter(*layer, visit);
+    model::for_each_parameter(*layer, see);
   }
   if (chunk.output) {
-    const nn::Norm norm = model::declare_norm(model, "decoder.final_layernorm", *model.hidden_size,
-                                              model.sequence_parallel && mesh.size(comm::MeshDim::kTensor) > 1);
-    visit(norm.weight);
-    if (norm.bias) visit(*norm.bias);
+    const bool partial = model.sequence_parallel && mesh.size(comm::MeshDim::kTensor) > 1;
+    nn::Norm norm = model::declare_norm(model, "decoder.final_layernorm", *model.hidden_size, partial);
+    see(norm.weight);
+    if (norm.bias) see(*norm.bias);
   }
-  if (has_copy && !tied) visit_copy();
+  if (has_copy && !tied) see_copy();
   for (std::int64_t i = 0; i < chunk.num_prediction_layers; ++i) {
     const auto layer = model::declare_prediction_layer(model, i, mesh, rank);
-    model::for_each_parameter(*layer, visit);
+    model::for_each_parameter(*layer, see);
   }
   if (!chunk.output) return;
-  if (has_copy && tied) visit_copy();
-  if (!tied) visit(model::declare_output_layer(model));
+  if (has_copy && tied) see_copy();
+  if (!tied) {
+    tensor::Parameter output = model::declare_output_layer(model);
+    see(output);
+  }
 }
 
-ParameterPlan plan_parameters(const ModelConfig& model, const comm::Mesh& mesh) {
+ParameterPlan plan_parameters(const config::RunConfig& config, const comm::Mesh& mesh) {
+  const ModelConfig& model = config.model;
   ParameterPlan plan;
   plan.components = {{"embedding"}, {"attention"}, {"mlp"}};
   if (model.num_moe_experts) {
@@ -127,7 +140,7 @@ ParameterPlan plan_parameters(const ModelConfig& model, const comm::Mesh& mesh) 
     const auto index = static_cast<std::size_t>(chunk.pipeline_rank);
     RankParameters& held = plan.ranks[index];
     PartBuilder others(held.others), experts(held.experts);
-    visit_parameters(model, chunk, mesh, [&](const tensor::Parameter& parameter) {
+    visit_parameters(config, chunk, mesh, [&](const tensor::Parameter& parameter) {
       const std::string component = component_of(parameter.name);
       const std::int64_t elements = product(tensor::local_shape(parameter, mesh, rank));
       find_component(local[index], component).on_rank += elements;

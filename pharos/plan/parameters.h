@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "pharos/comm/mesh.h"
-#include "pharos/config/model_config.h"
+#include "pharos/config/run_config.h"
 #include "pharos/plan/stages.h"
 #include "pharos/tensor/parameter.h"
 
@@ -47,10 +47,10 @@ struct ParameterPlan {
 
 /// Calls visit(parameter) for every parameter of a chunk, declared but without data, in the order of the model. Copies
 /// of the embedding for the output layer or for multi-token prediction on another pipeline rank have
-/// Parameter::Tie::kCopy.
-void visit_parameters(const config::ModelConfig& model, const ModelChunk& chunk, const comm::Mesh& mesh,
+/// Parameter::Tie::kCopy; what optimizer.freeze names is not trainable.
+void visit_parameters(const config::RunConfig& config, const ModelChunk& chunk, const comm::Mesh& mesh,
                       const std::function<void(const tensor::Parameter&)>& visit);
 
-ParameterPlan plan_parameters(const config::ModelConfig& model, const comm::Mesh& mesh);
+ParameterPlan plan_parameters(const config::RunConfig& config, const comm::Mesh& mesh);
 
 }  // namespace pharos::plan

@@ -94,7 +94,7 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
          .where = "--costs",
          .fix = "Leave it out, or choose model.pipeline_model_parallel_size above 1."});
   }
-  plan.parameters = plan_parameters(config.model, mesh);
+  plan.parameters = plan_parameters(config, mesh);
   plan.steps = plan_steps(config, mesh);
   plan.flops = plan_flops(config, plan.steps);
   plan.evaluations = plan_evaluations(config, plan.steps);

@@ -174,13 +174,12 @@ void add_pipeline(Page& page, const PipelinePlan& pipeline) {
     const pipeline::RankTimeline& line = timeline.ranks[rank];
     const RankTransfers& moved = pipeline.transfers[rank];
     const bool is_busiest = pipeline.busiest_rank == static_cast<int>(rank);
-    page.row(
-        fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
-        fmt::format("{:.1f} %", 100 * line.bubble),
-        fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
-                    in_flight_text(pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
-                    format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
-                    format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
+    page.row(fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
+             fmt::format("{:.1f} %", 100 * line.bubble),
+             fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
+                         in_flight_text(pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
+                         format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
+                         format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
   }
   add_stages(page, pipeline);
   add_schedules(page, pipeline);

@@ -48,6 +48,18 @@ void check_routing(RuleChecker& check) {
   check.require(
       model.moe_router_topk % group_topk == 0, {"model.moe_router_topk", "model.moe_router_group_topk"},
       check.show("model.moe_router_topk") + " is not divisible by " + check.show("model.moe_router_group_topk") + ".");
+  if (!model.moe_router_num_groups || experts % *model.moe_router_num_groups != 0) return;
+  const std::int64_t width = experts / *model.moe_router_num_groups;
+  const std::int64_t scored = model.moe_router_group_score == RouterGroupScore::kSumOfTwo ? 2
+                              : model.moe_router_group_score == RouterGroupScore::kSumOfTopk
+                                  ? model.moe_router_topk / group_topk
+                                  : 1;
+  check.require(group_topk * width >= model.moe_router_topk && width >= scored,
+                {"model.moe_router_num_groups", "model.num_moe_experts", "model.moe_router_topk",
+                 "model.moe_router_group_topk", "model.moe_router_group_score"},
+                "Groups of " + number(width) + " experts are too small for " + check.show("model.moe_router_topk") +
+                    " with " + check.show("model.moe_router_group_topk") + ".",
+                "Use fewer groups.");
 }
 
 void check_widths_of_experts(RuleChecker& check) {

@@ -146,6 +146,8 @@ TEST(Validate, Experts) {
         "is not divisible by model.moe_router_group_topk"},
        {with({"model.moe_router_num_groups=2", "model.moe_router_group_topk=4", "model.moe_router_topk=4"}), 1,
         "is more than model.moe_router_num_groups"},
+       {with({"model.moe_router_num_groups=8", "model.moe_router_group_topk=1", "model.moe_router_topk=2"}), 1,
+        "Groups of 1 experts are too small"},
        {with({"model.moe_expert_capacity_factor=1", "model.moe_router_load_balancing_type=sinkhorn"}), 1,
         "works with aux_loss, seq_aux_loss"},
        {with({"model.moe_expert_capacity_factor=-1", "model.moe_router_load_balancing_type=sinkhorn"}), 1, ""},

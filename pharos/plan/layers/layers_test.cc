@@ -57,6 +57,17 @@ TEST(ExpertParameters, ExpertBiasIsNotTrained) {
   EXPECT_DOUBLE_EQ(plan.memory.part("weights"), 2.0 * static_cast<double>(plan.parameters.total) + 2 * 6 * 8);
 }
 
+// Frozen weights have neither gradients nor moments, and are in a checkpoint without them.
+TEST(ExpertParameters, FrozenOnesAreNotTrained) {
+  const Plan plan = plan_of(with_experts({"optimizer.freeze=['*.mlp.experts.*']"})), all = plan_of(with_experts({}));
+  constexpr std::int64_t kFrozen = 6 * 8 * 3 * 512 * 256;
+  EXPECT_EQ(plan.parameters.ranks.front().experts.elements, 0);
+  EXPECT_EQ(plan.parameters.ranks.front().fixed_elements, kFrozen);
+  EXPECT_DOUBLE_EQ(plan.memory.part("gradients"), all.memory.part("gradients") - 4.0 * kFrozen);
+  EXPECT_DOUBLE_EQ(plan.memory.part("weights"), all.memory.part("weights"));
+  EXPECT_DOUBLE_EQ(plan.checkpoint.tensor_bytes, all.checkpoint.tensor_bytes - 8.0 * kFrozen);
+}
+
 // Multi-token prediction reads the embedding, which the last stage holds once more, and has a layer like the last one.
 TEST(ExpertParameters, OfMultiTokenPrediction) {
   constexpr std::int64_t kLayer = 4 * 512 * 512 + 3 * 512 * 1376 + 2 * 512, kWords = 8192 * 512;
