@@ -18,6 +18,7 @@ from pharos_program import PROGRAM, RECIPE, ProgramTest, run
 FIXTURES = pathlib.Path(__file__).resolve().parent / "data" / "hf"
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 
 
 def fixtures():
@@ -84,7 +85,7 @@ class Transfer(HuggingFaceTest):
     def test_an_imported_checkpoint_is_one(self):
         checkpoint = self.folder / "start"
         self.assert_exit(run("hf", "import", FIXTURES / "llama", checkpoint), 0)
-        self.assert_exit(run("generate", checkpoint, "--prompt", "ab", "--max-tokens", "5"), 0)
+        self.assert_exit(run("generate", checkpoint, "--prompt-ids", "97,98", "--max-tokens", "5"), 0)
         self.assert_exit(run("plan", checkpoint / "iter_0000000" / "run_config.yaml"), 0)
         tokenizer = ["tokenizer.tokenizer_type=NullTokenizer", "tokenizer.vocab_size=256", "tokenizer.tokenizer_model=null"]
         overrides = [f"checkpoint.pretrained_checkpoint={checkpoint}", "train.train_iters=1", "seq_length=32", *tokenizer]
@@ -207,7 +208,7 @@ class BadInput(HuggingFaceTest):
     def test_config(self):
         table = {
             '{"num_attention_heads": 3}': "num_attention_heads",
-            '{"hidden_size": 63}': "hidden_size",
+            '{"hidden_size": 63, "head_dim": null}': "hidden_size",
             '{"num_key_value_heads": 3}': "num_key_value_heads",
             '{"num_hidden_layers": -1}': "num_hidden_layers",
             '{"vocab_size": 1e99}': "vocab_size",
@@ -240,7 +241,7 @@ class BadInput(HuggingFaceTest):
         checkpoint = self.folder / "source"
         self.assert_exit(run("hf", "import", FIXTURES / "llama", checkpoint, "--force"), 0)
         for command, part in (
-            (["export", checkpoint, self.folder], "--force"),
+            (["export", checkpoint, FIXTURES / "llama"], "--force"),
             (["export", checkpoint, checkpoint, "--force"], "replaced while it is read"),
             (["export", self.folder / "nothing", self.folder / "x"], "no checkpoint"),
             (["import", FIXTURES / "llama", RECIPE], "is not a folder"),

@@ -245,9 +245,8 @@ void SafetensorsWriter::write_part(const at::Tensor& values) {
   PHAROS_CHECK(next_ < tensors_.size(), "more tensors than announced");
   const TensorEntry& announced = tensors_[next_];
   const std::size_t whole_bytes = announced.end_bytes - announced.begin_bytes;
-  PHAROS_CHECK(
-      element_type(values.scalar_type()) == announced.type && values.nbytes() <= whole_bytes - part_bytes_,
-      announced.name);
+  PHAROS_CHECK(element_type(values.scalar_type()) == announced.type && values.nbytes() <= whole_bytes - part_bytes_,
+               announced.name);
   const at::Tensor rows = values.detach().cpu().contiguous();
   put(rows.const_data_ptr(), rows.nbytes());
   part_bytes_ += rows.nbytes();

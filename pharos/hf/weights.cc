@@ -155,11 +155,20 @@ void read_piece(const SafetensorsSet& set, const Location& location, const std::
 
 namespace {
 
+/// Layers of multi-token prediction among the parameters.
+bool has_prediction_layers(const std::vector<tensor::Parameter*>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), [](const tensor::Parameter* parameter) {
+    return parameter->pieces.front().name.starts_with("mtp.");
+  });
+}
+
 /// What is to be read from an open folder; raises all problems.
 std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& parameters, HfModel hf,
                                  const SafetensorsSet& set, const std::filesystem::path& folder, const comm::Mesh& mesh,
                                  std::int64_t rank) {
   drop_absent_prediction_layers(hf, set.names());
+  // A model, or a stage, without such layers passes over those that are stored.
+  if (!has_prediction_layers(parameters)) hf.model.mtp_num_layers.reset();
   const NameTable table = name_table(hf);
   const bool with_prefix = has_prefix(set, table);
   Problems problems;

@@ -179,7 +179,7 @@ at::Tensor Transformer::hidden_states(const at::Tensor& input, const nn::Forward
                    mesh_.size(comm::MeshDim::kExpert) * mesh_.size(comm::MeshDim::kExpertTensor) == 1,
                "the expert-parallel groups are missing");
   at::Tensor hidden = embedding_ ? embedding_->forward(input, context) : input.to(compute_type(config_));
-  if (tap_) tap_("embed", embedding_ ? nn::embed(input, embedding_->words) : hidden);
+  if (tap_) tap_("embed", embedding_ ? nn::embed(input, embedding_->words) * embedding_->scale : hidden);
   hidden = run_layers(hidden, context);
   if (final_layernorm_) hidden = final_layernorm_->forward(hidden);
   if (tap_ && final_layernorm_) tap_("final_norm", hidden);

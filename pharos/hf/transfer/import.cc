@@ -105,7 +105,8 @@ std::string run_config_yaml(const HfModel& hf, const fs::path& source) {
     if (!(value == field.read(defaults))) config::set_derived(resolved, field.name, value, origin);
   }
   config::set_derived(resolved, "checkpoint.hf_source_path", config::Value::of_string(source.string()), "imported");
-  if (*hf.model.vocab_size != 256 && *hf.model.vocab_size != 257) {
+  constexpr std::int64_t kByteTokens = 257;  // those of the default tokenizer
+  if (*hf.model.vocab_size != kByteTokens) {
     config::set_derived(resolved, "tokenizer.tokenizer_type", config::Value::of_string("NullTokenizer"), origin);
     config::set_derived(resolved, "tokenizer.vocab_size", config::Value::of_integer(*hf.model.vocab_size), origin);
   }

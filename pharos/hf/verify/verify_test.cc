@@ -44,8 +44,15 @@ TEST(HfVerify, EveryFixtureAgreesWithTheReference) {
     const auto has = [&](const char* check) {
       return std::any_of(result.checks.begin(), result.checks.end(), [&](const Check& c) { return c.name == check; });
     };
-    std::vector<std::string> checks{"logits",       "loss",           "loss_shifted",      "grad_norm",      "hidden.embed",
-                                    "hidden.layer.0", "hidden.final_norm", "trajectory.loss", "trajectory.grad_norm"};
+    std::vector<std::string> checks{"logits",
+                                    "loss",
+                                    "loss_shifted",
+                                    "grad_norm",
+                                    "hidden.embed",
+                                    "hidden.layer.0",
+                                    "hidden.final_norm",
+                                    "trajectory.loss",
+                                    "trajectory.grad_norm"};
     const checkpoint::SafetensorsSet oracle(fixture(name) / "oracle.safetensors");
     for (const std::string& tensor : oracle.names()) {
       if (tensor.starts_with("router.")) checks.push_back(tensor);
