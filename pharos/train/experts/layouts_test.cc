@@ -81,8 +81,8 @@ class RankRun {
   RankRun(comm::World& world, const Layout& layout, bool per_token)
       : config_(configuration(layout.sizes, per_token)), parallel_(world, config_) {
     const std::vector<model::Stage> stages = model::stages_of(config_.model);
-    for (const int stage :
-         pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
+    const std::vector<std::vector<int>> stages_of_ranks = pipeline::stages_of_ranks(config_.model);
+    for (const int stage : stages_of_ranks.at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
       chunks_.push_back(std::make_unique<model::Transformer>(config_.model, stages.at(static_cast<std::size_t>(stage)),
                                                              parallel_.mesh, parallel_.rank, parallel_.model));
       chunks_.back()->materialize(at::kCPU, 5);
