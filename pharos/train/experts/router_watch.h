@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
@@ -17,9 +18,10 @@ namespace pharos::train {
 class RouterWatch {
  public:
   /// chunks: of this pipeline rank; they and the groups outlive this. Groups: ranks between which the tokens of a
-  /// global batch are divided (null: one rank), and the stages. data_size: ranks with different samples.
+  /// global batch are divided (null: one rank), and the stages. data_size: ranks with different samples. device: of the
+  /// loads.
   RouterWatch(const config::RunConfig& config, const std::vector<model::Transformer*>& chunks, comm::Group* balance,
-              comm::Group& pipeline, std::int64_t data_size);
+              comm::Group& pipeline, std::int64_t data_size, at::Device device);
 
   /// After the passes of a step and before its optimizer step, on every rank: moves the expert biases that are not
   /// frozen by the tokens of the global batch, and forgets the loads. One collective for all layers of a stage, and one
@@ -45,6 +47,7 @@ class RouterWatch {
   std::vector<tensor::Parameter*> biases_;  ///< [layer] null: none that moves
   comm::Group* balance_;
   comm::Group& pipeline_;
+  at::Device device_;
   std::int64_t num_layers_ = 0;  ///< of the model, those of multi-token prediction included; 0 without experts
   std::int64_t num_experts_ = 0;
   double ranks_per_sample_ = 1;  ///< between which the tokens of a microbatch are divided
