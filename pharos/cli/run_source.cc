@@ -2,7 +2,7 @@
 
 #include "pharos/config/derived.h"
 #include "pharos/config/schema/schema.h"
-#include "pharos/hf/hf_config.h"
+#include "pharos/hf/hf_names.h"
 #include "pharos/train/make_tokenizer.h"
 
 namespace pharos::cli {
@@ -28,7 +28,7 @@ void complete_from_hugging_face(config::ResolvedConfig& resolved) {
   if (!resolved.config.model.hf_path) return;
   const std::string folder = *resolved.config.model.hf_path;
   config::RunConfig imported;
-  imported.model = hf::read_hf_config(folder).model;
+  imported.model = hf::read_hf_model(folder).model;
   const config::RunConfig defaults;
   for (const config::Field& field : config::schema().fields()) {
     if (field.section != "model" || !field.member || resolved.is_explicit(field.name)) continue;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "pharos/base/error.h"
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 
 namespace pharos::config {
 namespace {

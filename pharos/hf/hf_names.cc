@@ -7,6 +7,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/checkpoint/safetensors.h"
 #include "pharos/hf/families/family.h"
 
 namespace pharos::hf {
@@ -243,6 +244,18 @@ void drop_absent_prediction_layers(HfModel& hf, const std::vector<std::string>& 
     return layer && *layer >= table.num_layers;
   });
   if (!has_any) hf.model.mtp_num_layers.reset();
+}
+
+HfModel read_hf_model(const std::filesystem::path& folder) {
+  HfModel hf = read_hf_config(folder);
+  if (!hf.model.mtp_num_layers) return hf;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+    if (file.path().extension() != ".safetensors") continue;
+    drop_absent_prediction_layers(hf, checkpoint::SafetensorsSet(folder).names());
+    break;
+  }
+  return hf;
 }
 
 }  // namespace pharos::hf

@@ -98,4 +98,8 @@ bool is_ignorable(const NameTable& table, const std::string& tensor, bool with_p
 /// (model.mtp_num_layers unset); otherwise it is unchanged, and those that are incomplete are missing tensors.
 void drop_absent_prediction_layers(HfModel& hf, const std::vector<std::string>& tensors);
 
+/// read_hf_config(), without layers of multi-token prediction that the folder's weights lack; where there are no weights
+/// yet, as config.json says.
+HfModel read_hf_model(const std::filesystem::path& folder);
+
 }  // namespace pharos::hf

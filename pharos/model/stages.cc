@@ -4,7 +4,7 @@
 #include <string>
 
 #include "pharos/config/derived.h"
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 
 namespace pharos::model {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pharos/config/name_patterns.h"
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/config/run_config.h"
 #include "pharos/optim/adamw.h"
 #include "pharos/optim/gradient_buffer.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "pharos/config/name_patterns.h"
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/model/layers.h"
 #include "pharos/optim/gradient_buffer.h"
 #include "pharos/pipeline/run_schedule.h"

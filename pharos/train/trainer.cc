@@ -12,7 +12,7 @@
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/name_patterns.h"
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
 #include "pharos/lens/context/propagation.h"

@@ -151,7 +151,7 @@ void add_layout(CLI::App& command, Arguments& arguments) {
   add("--data-parallel", arguments.layout.data,
       "Ranks that divide the rows of a batch (default: as few as the experts need)");
   command.add_flag("--sequence-parallel", arguments.layout.sequence_parallel,
-                   "With --tensor-parallel: divide tokens between layers too");
+                   "With --tensor-parallel: divide tokens between layers too (with experts always)");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Section model: parallelism and mixture of experts.
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 #include "pharos/config/schema/schema_builder.h"
 
 namespace pharos::config {

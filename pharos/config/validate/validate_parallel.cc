@@ -3,7 +3,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 #include "pharos/config/validate/rule_checker.h"
 
 namespace pharos::config {

@@ -6,6 +6,14 @@
 #include "pharos/config/derived.h"
 
 namespace pharos::hf {
+namespace {
+
+/// Tensor-parallel ranks that all have the same tokens would send each of them to its experts.
+bool splits_tokens(const config::ModelConfig& model, const VerifyLayout& layout) {
+  return layout.tensor > 1 && (layout.sequence_parallel || model.num_moe_experts);
+}
+
+}  // namespace
 
 comm::ParallelSizes VerifyLayout::sizes() const {
   return {.tensor = tensor,
@@ -27,7 +35,7 @@ config::ModelConfig divide_model(config::ModelConfig model, const VerifyLayout& 
   model.pipeline_model_parallel_size = sizes.pipeline;
   model.expert_model_parallel_size = sizes.expert;
   model.expert_tensor_parallel_size = sizes.expert_tensor;
-  model.sequence_parallel = layout.sequence_parallel && sizes.tensor > 1;
+  model.sequence_parallel = splits_tokens(model, layout);
   if (sizes.expert > 1 || sizes.expert_tensor > 1) model.moe_token_dispatcher_type = config::TokenDispatcher::kAllToAll;
   if (sizes.pipeline > 1 && *model.num_layers % sizes.pipeline != 0)
     model.num_layers_in_first_pipeline_stage =
@@ -51,7 +59,7 @@ std::vector<std::string> layout_problems(const config::ModelConfig& model, const
       !model.multi_latent_attention && sizes.tensor % groups != 0)
     divides("--tensor-parallel", sizes.tensor, "the number of key-value heads", groups);
   divides("--tensor-parallel", sizes.tensor, "the width of the MLP", config::ffn_hidden_size_or_default(model));
-  if (layout.sequence_parallel) divides("--tensor-parallel", sizes.tensor, "the number of tokens", num_tokens);
+  if (splits_tokens(model, layout)) divides("--tensor-parallel", sizes.tensor, "the number of tokens", num_tokens);
   if (*model.num_layers < sizes.pipeline)
     problems.push_back("the number of layers = " + std::to_string(*model.num_layers) +
                        " is below --pipeline-parallel = " + std::to_string(sizes.pipeline));
@@ -61,8 +69,6 @@ std::vector<std::string> layout_problems(const config::ModelConfig& model, const
     divides("--expert-parallel", sizes.expert, "the number of experts", *model.num_moe_experts);
     divides("--expert-tensor-parallel", sizes.expert_tensor, "the width of an expert",
             config::moe_ffn_hidden_size_or_default(model));
-    if (sizes.tensor > 1 && !layout.sequence_parallel)
-      problems.emplace_back("a model with experts needs --sequence-parallel beside --tensor-parallel");
   }
   const std::int64_t world = layout.world_size(), dense = sizes.tensor * sizes.pipeline;
   if (world % (sizes.expert_tensor * sizes.expert * sizes.pipeline) != 0)

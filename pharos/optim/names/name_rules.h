@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "pharos/config/name_patterns.h"
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/tensor/parameter.h"
 
 namespace pharos::optim {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "pharos/comm/mesh.h"
-#include "pharos/config/name_patterns.h"
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/optim/optimizer.h"
 #include "pharos/optim/parallel/gradient_sync.h"
 #include "pharos/optim/parallel/model_ranges.h"

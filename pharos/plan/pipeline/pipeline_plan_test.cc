@@ -10,7 +10,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
-#include "pharos/config/batch_schedule.h"
+#include "pharos/config/grammar/batch_schedule.h"
 #include "pharos/model/flops.h"
 #include "pharos/pipeline/report/measured_file.h"
 #include "pharos/plan/pipeline/boundary_tensors.h"

@@ -40,7 +40,7 @@ config::RunConfig configuration(const comm::ParallelSizes& sizes, bool per_token
   model.mtp_loss_scaling_factor = 0.5;
   model.moe_router_load_balancing_type = {"seq_aux_loss", "aux_loss"};
   model.moe_aux_loss_coeff = {0.1, 0.05};
-  model.moe_router_bias_update_rate = 0.125;
+  model.moe_router_bias_update_rate = 1.0 / 128;
   model.moe_token_dispatcher_type = config::TokenDispatcher::kAllToAll;
   model.calculate_per_token_loss = per_token;
   model.should_pad_vocab = true;
@@ -81,8 +81,9 @@ class RankRun {
   RankRun(comm::World& world, const Layout& layout, bool per_token)
       : config_(configuration(layout.sizes, per_token)), parallel_(world, config_) {
     const std::vector<model::Stage> stages = model::stages_of(config_.model);
-    for (const int stage :
-         pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()))) {
+    const std::vector<int> mine =
+        pipeline::stages_of_ranks(config_.model).at(static_cast<std::size_t>(parallel_.pipeline.rank()));
+    for (const int stage : mine) {
       chunks_.push_back(std::make_unique<model::Transformer>(config_.model, stages.at(static_cast<std::size_t>(stage)),
                                                              parallel_.mesh, parallel_.rank, parallel_.model));
       chunks_.back()->materialize(at::kCPU, 5);
@@ -165,10 +166,12 @@ TEST_P(TrainExperts, EqualOneRank) {
     SCOPED_TRACE(per_token ? "loss per token" : "loss per microbatch");
     Outcome expected;
     comm::testing::run_ranks(1, [&](comm::World& world) { expected = RankRun(world, {"one", 1, {}}, per_token).go(); });
-    // 6 sums of losses, 3 auxiliary losses, 4 layers of 3 numbers and 3 losses, a norm; twice, and a norm.
+    // 6 sums of losses, 3 auxiliary losses, 4 layers of 3 numbers and 3 losses, a norm; for each step, and a norm.
     ASSERT_EQ(expected.numbers.size(), static_cast<std::size_t>(kSteps * (6 + 3 + 4 * 6 + 1) + 1));
     EXPECT_EQ(expected.biases.size(), 4u);
-    for (const auto& [name, bias] : expected.biases) EXPECT_TRUE(bias.any().item<bool>()) << name;
+    std::int64_t num_moved = 0;  // some move back
+    for (const auto& [name, bias] : expected.biases) num_moved += bias.count_nonzero().item<std::int64_t>();
+    EXPECT_GE(num_moved, 4);
     comm::testing::run_ranks(GetParam().num_ranks, [&](comm::World& world) {
       const Outcome actual = RankRun(world, GetParam(), per_token).go();
       EXPECT_EQ(actual.numbers.size(), expected.numbers.size());

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "pharos/config/name_patterns.h"
+#include "pharos/config/grammar/name_patterns.h"
 
 namespace pharos::train {
 namespace {

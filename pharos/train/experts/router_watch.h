@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
@@ -18,7 +19,7 @@ class RouterWatch {
  public:
   /// chunks: of this pipeline rank; they and the groups outlive this. Groups: ranks between which the tokens of a
   /// global batch are divided (null: one rank), and the stages. data_size: ranks with different samples. device: of the
-  /// groups.
+  /// loads.
   RouterWatch(const config::RunConfig& config, const std::vector<model::Transformer*>& chunks, comm::Group* balance,
               comm::Group& pipeline, std::int64_t data_size, at::Device device);
 

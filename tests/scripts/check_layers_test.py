@@ -6,7 +6,7 @@ import sys
 import tempfile
 import unittest
 
-CHECK = pathlib.Path(__file__).resolve().parent.parent / "tools" / "check_layers"
+CHECK = pathlib.Path(__file__).resolve().parent.parent.parent / "tools" / "check_layers"
 
 # file, text, line that must be reported (None: allowed)
 CASES = [

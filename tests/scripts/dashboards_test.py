@@ -11,7 +11,7 @@ import unittest
 
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OBSERVABILITY = ROOT / "observability"
 METRIC_SOURCE = ROOT / "pharos/lens/metrics/training_metrics.cc"
 METRIC_TABLE = ROOT / "docs/observability/metrics.md"

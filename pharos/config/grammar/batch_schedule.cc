@@ -1,4 +1,4 @@
-#include "pharos/config/batch_schedule.h"
+#include "pharos/config/grammar/batch_schedule.h"
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,7 @@ import pathlib
 import re
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 NAME = re.compile(r"megatron(\.[a-z][a-z0-9_]*){2,3}")
 KEY = re.compile(r"(megatron|dl|gen_ai)(\.[a-z][a-z0-9_]*)+")

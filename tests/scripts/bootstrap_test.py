@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 # $STATE is the machine: installed (one package a line), log (commands that changed it), apt_faults and pip_faults (how many
 # of the next installs fail).

@@ -1,4 +1,4 @@
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"

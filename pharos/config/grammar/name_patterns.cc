@@ -1,4 +1,4 @@
-#include "pharos/config/name_patterns.h"
+#include "pharos/config/grammar/name_patterns.h"
 
 #include <charconv>
 #include <cmath>
