@@ -11,8 +11,8 @@ FlexBackendProblem flex_backend_problem(FlexBackend backend) {
           "Set model.moe_flex_dispatcher_backend=native (the same exchange over the process group) or "
           "model.moe_token_dispatcher_type=alltoall. To have " +
               name +
-              ", build Pharos with a class that implements nn::Dispatcher by its library and is made in "
-              "nn::make_dispatcher(). `pharos plan` accepts it."};
+              ", add it over its library as an exchange function (pharos/nn/moe/dispatch/exchange.h) and build. "
+              "`pharos plan` accepts it."};
 }
 
 }  // namespace pharos::config
