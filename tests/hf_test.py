@@ -86,7 +86,8 @@ class Transfer(HuggingFaceTest):
         checkpoint = self.folder / "start"
         self.assert_exit(run("hf", "import", FIXTURES / "llama", checkpoint), 0)
         self.assert_exit(run("generate", checkpoint, "--prompt-ids", "97,98", "--max-tokens", "5"), 0)
-        self.assert_exit(run("plan", checkpoint / "iter_0000000" / "run_config.yaml"), 0)
+        run_values = ["train.train_iters=1", "train.micro_batch_size=1", "train.global_batch_size=1", "optimizer.lr=1e-4"]
+        self.assert_exit(run("plan", checkpoint / "iter_0000000" / "run_config.yaml", *run_values), 0)
         tokenizer = ["tokenizer.tokenizer_type=NullTokenizer", "tokenizer.vocab_size=256", "tokenizer.tokenizer_model=null"]
         overrides = [f"checkpoint.pretrained_checkpoint={checkpoint}", "train.train_iters=1", "seq_length=32", *tokenizer]
         command = ["train", "hf_pretrain", f"hf_path={FIXTURES / 'llama'}", *overrides]
@@ -241,7 +242,8 @@ class BadInput(HuggingFaceTest):
         checkpoint = self.folder / "source"
         self.assert_exit(run("hf", "import", FIXTURES / "llama", checkpoint, "--force"), 0)
         for command, part in (
-            (["export", checkpoint, FIXTURES / "llama"], "--force"),
+            (["export", checkpoint, FIXTURES / "llama"], "replaced while it is read"),
+            (["export", checkpoint, FIXTURES / "qwen2"], "--force"),
             (["export", checkpoint, checkpoint, "--force"], "replaced while it is read"),
             (["export", self.folder / "nothing", self.folder / "x"], "no checkpoint"),
             (["import", FIXTURES / "llama", RECIPE], "is not a folder"),

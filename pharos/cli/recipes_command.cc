@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "pharos/base/error.h"
+#include "pharos/base/text.h"
 #include "pharos/config/recipe/recipe.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/config/resolve.h"
@@ -30,8 +32,17 @@ void list_recipe(const std::string& name, const std::filesystem::path& path, std
 
 /// By the folder they lie in; those in none come first.
 void list_recipes() {
+  const auto all = config::list_recipes();
+  if (all.empty()) {
+    std::vector<std::string> folders;
+    for (const auto& folder : config::recipe_folders()) folders.push_back(folder.string());
+    throw base::UserError(
+        {.what = "There are no recipes.",
+         .why = "None is in " + base::join(folders, ", ") + ".",
+         .fix = "Set PHAROS_RECIPE_PATH to the folder that holds them, or name a recipe by its path."});
+  }
   std::map<std::string, std::map<std::string, std::filesystem::path>> groups;
-  for (const auto& [name, path] : config::list_recipes()) groups[config::recipe_group(path)].emplace(name, path);
+  for (const auto& [name, path] : all) groups[config::recipe_group(path)].emplace(name, path);
   for (const auto& [group, recipes] : groups) {
     if (!group.empty()) std::cout << "\n" << group << "\n";
     std::size_t width = 0;

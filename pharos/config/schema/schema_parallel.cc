@@ -13,11 +13,12 @@ void declare_router(SectionBuilder<C>& model) {
   model.field("moe_router_load_balancing_type", &C::moe_router_load_balancing_type, "balancing losses")
       .one_of({"aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "quantile_balancing", "none"})
       .with(kExperts);
-  model.field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff, "weight of each balancing loss").with(kExperts);
+  model.field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff, "weight of each balancing loss").min(0).with(kExperts);
   model.field("moe_z_loss_coeff", &C::moe_z_loss_coeff, "weight of the router's z loss").min(0).with(kExperts);
   model.field("moe_router_score_function", &C::moe_router_score_function, "scores from router logits").with(kExperts);
   model.field("moe_router_pre_softmax", &C::moe_router_pre_softmax, "softmax before the top-k choice").with(kExperts);
   model.field("moe_router_topk_scaling_factor", &C::moe_router_topk_scaling_factor, "factor on the chosen scores")
+      .above(0)
       .with(kExperts);
   model.field("moe_router_num_groups", &C::moe_router_num_groups, "expert groups of group-limited routing")
       .min(1)

@@ -88,6 +88,11 @@ void check_balancing(RuleChecker& check) {
   check.require(types.size() == model.moe_aux_loss_coeff.size() || model.moe_aux_loss_coeff.size() == 1,
                 {"model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"},
                 "model.moe_aux_loss_coeff has not one coefficient for each balancing type.");
+  for (std::size_t i = 0; i < std::min(types.size(), model.moe_aux_loss_coeff.size()); ++i) {
+    check.require(types.size() == 1 || types[i] != "none" || model.moe_aux_loss_coeff[i] == 0,
+                  {"model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"},
+                  "model.moe_aux_loss_coeff has a coefficient for the balancing type none.");
+  }
   check.require(!has("sinkhorn") || no_coefficient,
                 {"model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"},
                 "Sinkhorn balancing needs model.moe_aux_loss_coeff = 0.");

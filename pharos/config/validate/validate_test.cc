@@ -4,10 +4,10 @@
 
 #include "pharos/base/file.h"
 #include "pharos/base/json.h"
-#include "pharos/config/grammar/batch_schedule.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/lifecycle.h"
+#include "pharos/config/grammar/batch_schedule.h"
 #include "pharos/config/grammar/pipeline_layout.h"
+#include "pharos/config/lifecycle.h"
 #include "pharos/config/schema/schema.h"
 
 namespace pharos::config {

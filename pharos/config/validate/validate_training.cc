@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "pharos/base/error.h"
-#include "pharos/config/grammar/batch_schedule.h"
 #include "pharos/config/derived.h"
+#include "pharos/config/grammar/batch_schedule.h"
 #include "pharos/config/grammar/name_patterns.h"
 #include "pharos/config/schema/enum_names.h"
 #include "pharos/config/validate/rule_checker.h"
