@@ -146,8 +146,7 @@ void add_layout(CLI::App& command, Arguments& arguments) {
   add("--tensor-parallel", arguments.layout.tensor, "Ranks that divide each layer; as many processes are started");
   add("--pipeline-parallel", arguments.layout.pipeline, "Ranks that divide the layers among them");
   add("--expert-parallel", arguments.layout.expert, "Ranks that divide the experts among them");
-  add("--expert-tensor-parallel", arguments.layout.expert_tensor,
-      "Ranks that divide each expert (default: 1 with --expert-parallel, else as --tensor-parallel)");
+  add("--expert-tensor-parallel", arguments.layout.expert_tensor, "Ranks that divide each expert (default: 1)");
   add("--data-parallel", arguments.layout.data,
       "Ranks that divide the rows of a batch (default: as few as the experts need)");
   command.add_flag("--sequence-parallel", arguments.layout.sequence_parallel,

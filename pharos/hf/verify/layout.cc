@@ -16,10 +16,7 @@ bool splits_tokens(const config::ModelConfig& model, const VerifyLayout& layout)
 }  // namespace
 
 comm::ParallelSizes VerifyLayout::sizes() const {
-  return {.tensor = tensor,
-          .pipeline = pipeline,
-          .expert = expert,
-          .expert_tensor = expert_tensor.value_or(expert > 1 ? 1 : tensor)};
+  return {.tensor = tensor, .pipeline = pipeline, .expert = expert, .expert_tensor = expert_tensor.value_or(1)};
 }
 
 std::int64_t VerifyLayout::world_size() const {
@@ -69,6 +66,8 @@ std::vector<std::string> layout_problems(const config::ModelConfig& model, const
     divides("--expert-parallel", sizes.expert, "the number of experts", *model.num_moe_experts);
     divides("--expert-tensor-parallel", sizes.expert_tensor, "the width of an expert",
             config::moe_ffn_hidden_size_or_default(model));
+    if (sizes.expert_tensor > 1 && model.add_mlp_bias.value_or(model.add_bias_linear))
+      problems.emplace_back("experts with biases are not divided by --expert-tensor-parallel");
   }
   const std::int64_t world = layout.world_size(), dense = sizes.tensor * sizes.pipeline;
   if (world % (sizes.expert_tensor * sizes.expert * sizes.pipeline) != 0)

@@ -49,7 +49,7 @@ Tolerances tolerances_for(const config::ModelConfig& model);
 /// How the model is divided over the ranks; what is left of them divides the rows of a batch.
 struct VerifyLayout {
   std::int64_t tensor = 1, pipeline = 1, expert = 1;
-  std::optional<std::int64_t> expert_tensor = {};  ///< without it 1 if experts are divided, else as `tensor`
+  std::optional<std::int64_t> expert_tensor = {};  ///< without it 1
   std::optional<std::int64_t> data = {};           ///< without it as few ranks as the other sizes allow
   bool sequence_parallel = false;
 
