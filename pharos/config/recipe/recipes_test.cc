@@ -99,7 +99,8 @@ TEST(Recipes, TakeWeightsFromAFolder) {
   const RunConfig folder = resolve({.recipe = "qwen3_600m_pretrain", .overrides = {"hf_path=models/x"}}).config;
   EXPECT_EQ(folder.model.hf_path, "models/x");
   EXPECT_FALSE(folder.model.num_layers.has_value());
-  EXPECT_EQ(folder.tokenizer.tokenizer_model, "models/x");
+  EXPECT_EQ(folder.tokenizer.tokenizer_type, TokenizerType::kNull);
+  EXPECT_FALSE(folder.tokenizer.vocab_size.has_value());
 }
 
 TEST(Recipes, AreFoundByNamesOfMegatronBridge) {

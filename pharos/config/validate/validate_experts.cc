@@ -45,8 +45,10 @@ void check_routing(RuleChecker& check) {
       !model.moe_router_num_groups || group_topk <= *model.moe_router_num_groups,
       {"model.moe_router_group_topk", "model.moe_router_num_groups"},
       check.show("model.moe_router_group_topk") + " is more than " + check.show("model.moe_router_num_groups") + ".");
+  // Megatron's score of a group adds up topk / group_topk experts; the families' own have no such number.
   check.require(
-      model.moe_router_topk % group_topk == 0, {"model.moe_router_topk", "model.moe_router_group_topk"},
+      model.moe_router_group_score != RouterGroupScore::kSumOfTopk || model.moe_router_topk % group_topk == 0,
+      {"model.moe_router_topk", "model.moe_router_group_topk"},
       check.show("model.moe_router_topk") + " is not divisible by " + check.show("model.moe_router_group_topk") + ".");
   if (!model.moe_router_num_groups || experts % *model.moe_router_num_groups != 0) return;
   const std::int64_t width = experts / *model.moe_router_num_groups;
@@ -119,9 +121,9 @@ void check_biases(RuleChecker& check) {
   const ModelConfig& model = check.config().model;
   const bool has_bias = model.add_mlp_bias.value_or(model.add_bias_linear);
   const std::string field = model.add_mlp_bias ? "model.add_mlp_bias" : "model.add_bias_linear";
-  check.require(!has_bias || expert_tensor_parallel_size_or_default(model) == 1,
-                {field, "model.expert_tensor_parallel_size"},
-                field + " with experts needs an expert tensor parallel size of 1.", "Set " + field + "=false.");
+  check.require(
+      !has_bias || expert_tensor_parallel_size_or_default(model) == 1, {field, "model.expert_tensor_parallel_size"},
+      field + " with experts needs an expert tensor parallel size of 1.", "Set model.expert_tensor_parallel_size=1.");
   check.require(!has_bias || !model.moe_shared_expert_intermediate_size,
                 {field, "model.moe_shared_expert_intermediate_size"}, "Shared experts allow no bias.",
                 "Set " + field + "=false.");
