@@ -106,7 +106,11 @@ void check_balancing(RuleChecker& check) {
       "model.moe_router_load_balancing_type = quantile_balancing is a balancing this release cannot train with.",
       "Use aux_loss, seq_aux_loss or global_aux_loss with model.moe_aux_loss_coeff, or none with "
       "model.moe_router_enable_expert_bias=true; `pharos plan` accepts it.");
-  const bool has_capacity = model.moe_expert_capacity_factor.value_or(-1) >= 0;
+  const double factor = model.moe_expert_capacity_factor.value_or(-1);
+  const bool has_capacity = factor >= 0;
+  check.require(factor < 0 || factor > 0, {"model.moe_expert_capacity_factor"},
+                check.show("model.moe_expert_capacity_factor") + " lets no expert take a token.",
+                "Set it above 0, or negative to drop nothing.");
   check.require(!has_capacity || (!has("sinkhorn") && !has("quantile_balancing")),
                 {"model.moe_expert_capacity_factor", "model.moe_router_load_balancing_type"},
                 "model.moe_expert_capacity_factor works with aux_loss, seq_aux_loss, global_aux_loss or none only.");

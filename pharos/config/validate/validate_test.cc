@@ -150,6 +150,9 @@ TEST(Validate, Experts) {
         "Groups of 1 experts are too small"},
        {with({"model.moe_expert_capacity_factor=1", "model.moe_router_load_balancing_type=sinkhorn"}), 1,
         "works with aux_loss, seq_aux_loss"},
+       {with({"model.moe_expert_capacity_factor=0"}), 1,
+        "model.moe_expert_capacity_factor = 0.0 lets no expert take a token."},
+       {with({"model.moe_expert_capacity_factor=1e-9"}), 1, ""},
        {with({"model.moe_expert_capacity_factor=-1", "model.moe_router_load_balancing_type=sinkhorn"}), 1, ""},
        {with(
             {"model.moe_router_load_balancing_type=[aux_loss,seq_aux_loss]", "model.moe_aux_loss_coeff=[0.1,0.2,0.3]"}),
