@@ -88,8 +88,7 @@ class Transfer(HuggingFaceTest):
         self.assert_exit(run("generate", checkpoint, "--prompt-ids", "97,98", "--max-tokens", "5"), 0)
         run_values = ["train.train_iters=1", "train.micro_batch_size=1", "train.global_batch_size=1", "optimizer.lr=1e-4"]
         self.assert_exit(run("plan", checkpoint / "iter_0000000" / "run_config.yaml", *run_values), 0)
-        tokenizer = ["tokenizer.tokenizer_type=NullTokenizer", "tokenizer.vocab_size=256", "tokenizer.tokenizer_model=null"]
-        overrides = [f"checkpoint.pretrained_checkpoint={checkpoint}", "train.train_iters=1", "seq_length=32", *tokenizer]
+        overrides = [f"checkpoint.pretrained_checkpoint={checkpoint}", "train.train_iters=1", "seq_length=32"]
         command = ["train", "hf_pretrain", f"hf_path={FIXTURES / 'llama'}", *overrides]
         self.assert_exit(run(*command, "--run-dir", self.folder / "continued"), 0)
 
