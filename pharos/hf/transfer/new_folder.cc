@@ -11,11 +11,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Without links and without a slash at the end, whether it exists or not.
+/// Absolute, without links and without a slash at the end, whether it exists or not.
 fs::path plain(const fs::path& path) {
   std::error_code error;
-  fs::path result = fs::weakly_canonical(path, error);
-  if (error) result = fs::absolute(path).lexically_normal();
+  const fs::path absolute =
+      fs::absolute(path);  // weakly_canonical() leaves a relative path that does not exist as it is
+  fs::path result = fs::weakly_canonical(absolute, error);
+  if (error) result = absolute.lexically_normal();
   return result.filename().empty() ? result.parent_path() : result;
 }
 

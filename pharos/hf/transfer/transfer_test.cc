@@ -229,6 +229,23 @@ TEST(HfTransfer, NothingIsOverwrittenUnasked) {
   EXPECT_THAT(place.entries(), ElementsAre("checkpoint", "out", "precious"));
 }
 
+TEST(HfTransfer, RelativePathsAreThoseOfTheWorkingFolder) {
+  const Workplace place;
+  const fs::path before = fs::current_path();
+  fs::current_path(place / "");
+  const std::string in = error_of([] { import_folder({fixture("llama"), "checkpoint"}); });
+  const std::string out = error_of([] { export_checkpoint({.checkpoint = "checkpoint", .target = "out"}); });
+  const std::string around = error_of([] {
+    export_checkpoint(
+        {.checkpoint = "checkpoint", .target = "../" + fs::current_path().filename().string(), .replaces = true});
+  });
+  fs::current_path(before);
+  EXPECT_EQ(in, "no error");
+  EXPECT_EQ(out, "no error");
+  EXPECT_THAT(around, HasSubstr("would be replaced while it is read"));
+  EXPECT_THAT(place.entries(), ElementsAre("checkpoint", "out"));
+}
+
 TEST(HfTransfer, AFullDiskLeavesNothingBehind) {
   const Workplace place;
   import_folder({fixture("llama"), place / "checkpoint"});
