@@ -213,8 +213,7 @@ class Export {
   }
 
   ElementType type_of(const StoredTensor& tensor) const {
-    if (tensor.is_fp32) return ElementType::kF32;
-    if (options_.dtype) return element_type_of(*options_.dtype);
+    if (options_.dtype) return tensor.is_fp32 ? ElementType::kF32 : element_type_of(*options_.dtype);
     at::ScalarType type = checkpoint::scalar_type(stored_piece(pieces_[tensor.sources[0].piece]->name).type);
     for (const StoredTensor::Source& source : tensor.sources) {
       type = at::promote_types(type, checkpoint::scalar_type(stored_piece(pieces_[source.piece]->name).type));

@@ -133,6 +133,36 @@ TEST(HfTransfer, ConvertsTheTypeOfWeightsAndSaysSo) {
   EXPECT_EQ(differences(fixture("qwen3"), place / "half", 0.02).substr(0, 3), "All");
 }
 
+TEST(HfTransfer, EveryTensorKeepsTheTypeItCameIn) {
+  const std::string bias = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const Workplace place;
+  const FixtureCopy source("deepseek_v3");
+  for (const auto type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    source.change_weights([&](FixtureCopy::Weights& weights) {
+      weights.at(bias) = weights.at(bias).to(type);
+      at::Tensor& norm = weights.at("model.norm.weight");
+      norm = norm.to(type);
+    });
+    import_folder({source.path(), place / "checkpoint", true});
+    export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "out", .replaces = true});
+    EXPECT_TRUE(compare_tensors(source.path(), place / "out").same()) << differences(source.path(), place / "out");
+  }
+  export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "half", .dtype = config::DType::kBFloat16});
+  EXPECT_EQ(checkpoint::SafetensorsSet(place / "half").find(bias)->type, checkpoint::ElementType::kF32);
+}
+
+TEST(HfTransfer, ExpertsOfSeveralTypesAreNamed) {
+  const std::string expert = "model.layers.1.mlp.experts.2.up_proj.weight";
+  const Workplace place;
+  const FixtureCopy source("qwen3_moe");
+  source.change_weights([&](FixtureCopy::Weights& weights) { weights.at(expert) = weights.at(expert).to(at::kHalf); });
+  const TransferResult in = import_folder({source.path(), place / "checkpoint"});
+  ASSERT_EQ(in.warnings.size(), 1u);
+  EXPECT_THAT(in.warnings[0], HasSubstr("model.layers.1.mlp.experts.{e}.up_proj.weight have several types (F16, F32)"));
+  export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "out"});
+  EXPECT_TRUE(compare_tensors(source.path(), place / "out", 0.0).same());
+}
+
 TEST(HfTransfer, Fp32IsTakenFromTheOptimizerWhereItIs) {
   const Workplace place;
   const HfModel hf = read_hf_config(fixture("qwen3_bfloat16"));
