@@ -133,6 +133,19 @@ TEST(HfTransfer, ConvertsTheTypeOfWeightsAndSaysSo) {
   EXPECT_EQ(differences(fixture("qwen3"), place / "half", 0.02).substr(0, 3), "All");
 }
 
+TEST(HfTransfer, ValuesBeyondTheTypeAreRefused) {
+  const Workplace place;
+  const FixtureCopy source("llama");
+  source.change_weights([](FixtureCopy::Weights& weights) { weights.at("model.norm.weight")[3] = -1e6; });
+  import_folder({source.path(), place / "checkpoint"});
+  ExportOptions options{.checkpoint = place / "checkpoint", .target = place / "out", .dtype = config::DType::kFloat16};
+  EXPECT_THAT(error_of([&] { export_checkpoint(options); }),
+              HasSubstr("'model.norm.weight' holds values that are infinite in F16"));
+  EXPECT_THAT(place.entries(), ElementsAre("checkpoint"));
+  options.dtype = config::DType::kBFloat16;
+  export_checkpoint(options);
+}
+
 TEST(HfTransfer, EveryTensorKeepsTheTypeItCameIn) {
   const std::string bias = "model.layers.1.mlp.gate.e_score_correction_bias";
   const Workplace place;
@@ -152,13 +165,13 @@ TEST(HfTransfer, EveryTensorKeepsTheTypeItCameIn) {
 }
 
 TEST(HfTransfer, ExpertsOfSeveralTypesAreNamed) {
-  const std::string expert = "model.layers.1.mlp.experts.2.up_proj.weight";
+  const std::string expert = "model.layers.0.mlp.experts.2.up_proj.weight";
   const Workplace place;
   const FixtureCopy source("qwen3_moe");
   source.change_weights([&](FixtureCopy::Weights& weights) { weights.at(expert) = weights.at(expert).to(at::kHalf); });
   const TransferResult in = import_folder({source.path(), place / "checkpoint"});
   ASSERT_EQ(in.warnings.size(), 1u);
-  EXPECT_THAT(in.warnings[0], HasSubstr("model.layers.1.mlp.experts.{e}.up_proj.weight have several types (F16, F32)"));
+  EXPECT_THAT(in.warnings[0], HasSubstr("model.layers.0.mlp.experts.{e}.up_proj.weight have several types (F16, F32)"));
   export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "out"});
   EXPECT_TRUE(compare_tensors(source.path(), place / "out", 0.0).same());
 }
