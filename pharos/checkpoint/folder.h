@@ -48,6 +48,9 @@ std::string temporary_folder_name(std::int64_t iteration, std::int64_t writer);
 /// Removes temporary folders and files of savers that no longer run on this machine.
 void remove_leftovers(const std::filesystem::path& save);
 
+/// The same for TARGET.tmp.PID and TARGET.old.tmp.PID beside `target` (absolute) alone.
+void remove_leftovers_of(const std::filesystem::path& target);
+
 /// Puts the finished `temporary` folder in place of `target`, which may exist (then it is replaced).
 void move_into_place(const std::filesystem::path& temporary, const std::filesystem::path& target);
 

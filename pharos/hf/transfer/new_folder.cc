@@ -40,7 +40,7 @@ NewFolder::NewFolder(const fs::path& target, bool replaces, bool (*is_replaceabl
   const fs::path parent = target_.parent_path();
   base::make_directories(parent);
   temporary_ = parent / (target_.filename().string() + ".tmp." + std::to_string(::getpid()));
-  fs::remove_all(temporary_, error);
+  checkpoint::remove_leftovers_of(target_);
   base::make_directories(temporary_);
 }
 

@@ -12,7 +12,8 @@ namespace pharos::hf {
 class NewFolder {
  public:
   /// `target` may be missing or empty. With `replaces` it may hold what `is_replaceable` says it does (an earlier
-  /// result), never anything else. UserError otherwise, and when the place cannot be written to.
+  /// result), never anything else. UserError otherwise, and when the place cannot be written to. Removes what killed
+  /// processes left beside it.
   NewFolder(const std::filesystem::path& target, bool replaces, bool (*is_replaceable)(const std::filesystem::path&));
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;

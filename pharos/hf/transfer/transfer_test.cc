@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/hf/test_support.h"
@@ -22,6 +23,7 @@ using test::fixture;
 using test::FixtureCopy;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 /// A folder for results, beside which temporary ones appear.
 class Workplace {
@@ -287,6 +289,20 @@ TEST(HfTransfer, RelativePathsAreThoseOfTheWorkingFolder) {
   EXPECT_EQ(out, "no error");
   EXPECT_THAT(around, HasSubstr("would be replaced while it is read"));
   EXPECT_THAT(place.entries(), ElementsAre("checkpoint", "out"));
+}
+
+TEST(HfTransfer, WhatKilledOnesLeftGoes) {
+  const Workplace place;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);  // a process id that is not running any more
+  const std::string dead = std::to_string(child), alive = std::to_string(::getppid());
+  for (const std::string& name : {"out.tmp." + dead, "out.old.tmp." + dead, "out.tmp." + alive, "other.tmp." + dead}) {
+    fs::create_directories(place / name);
+    std::ofstream(place / name / "model.safetensors") << "x";
+  }
+  import_folder({fixture("llama"), place / "out"});
+  EXPECT_THAT(place.entries(), UnorderedElementsAre("out", "out.tmp." + alive, "other.tmp." + dead));
 }
 
 TEST(HfTransfer, AFullDiskLeavesNothingBehind) {
