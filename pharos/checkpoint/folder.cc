@@ -240,6 +240,17 @@ void remove_leftovers_of(const fs::path& target) {
   remove_temporaries(target.parent_path(), [&](const std::string& stem) { return stem == wanted; });
 }
 
+void move_to_free_place(const fs::path& temporary, const fs::path& target) {
+  if (::rename(temporary.c_str(), target.c_str()) != 0) {
+    const bool is_taken = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
+    throw base::UserError({.what = "Cannot rename '" + temporary.string() + "' to '" + target.string() +
+                                   "': " + std::strerror(errno) + ".",
+                           .where = target.string(),
+                           .why = is_taken ? "Another process has written there in the meantime." : ""});
+  }
+  base::sync_directory(target.parent_path());
+}
+
 void move_into_place(const fs::path& temporary, const fs::path& target) {
   const auto fail = [&](int error) {
     throw base::UserError({.what = "Cannot rename '" + temporary.string() + "' to '" + target.string() +

@@ -54,6 +54,10 @@ void remove_leftovers_of(const std::filesystem::path& target);
 /// Puts the finished `temporary` folder in place of `target`, which may exist (then it is replaced).
 void move_into_place(const std::filesystem::path& temporary, const std::filesystem::path& target);
 
+/// Puts the finished folder `temporary` where nothing is yet, or an empty folder. UserError when something has appeared
+/// there: of two processes at once the second fails.
+void move_to_free_place(const std::filesystem::path& temporary, const std::filesystem::path& target);
+
 /// Removes all but the `most_recent_k` newest checkpoints (-1 keeps all), never one of `keep`. Returns what was
 /// removed. most_recent_k must not be 0.
 std::vector<std::filesystem::path> remove_old_checkpoints(const std::filesystem::path& save, std::int64_t most_recent_k,

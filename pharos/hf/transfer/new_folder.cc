@@ -24,7 +24,7 @@ fs::path plain(const fs::path& path) {
 }  // namespace
 
 NewFolder::NewFolder(const fs::path& target, bool replaces, bool (*is_replaceable)(const fs::path&))
-    : target_(plain(target)) {
+    : target_(plain(target)), replaces_(replaces) {
   std::error_code error;
   const bool is_there = fs::exists(target_, error);
   const bool is_folder = fs::is_directory(target_, error);
@@ -51,7 +51,11 @@ NewFolder::~NewFolder() {
 
 void NewFolder::finish() {
   base::sync_directory(temporary_);
-  checkpoint::move_into_place(temporary_, target_);
+  if (replaces_) {
+    checkpoint::move_into_place(temporary_, target_);
+  } else {
+    checkpoint::move_to_free_place(temporary_, target_);
+  }
   temporary_.clear();
 }
 

@@ -20,11 +20,13 @@ class NewFolder {
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::filesystem::path& path() const { return temporary_; }
-  /// Every file must have been synced. UserError when the folder cannot be renamed.
+  /// Every file must have been synced. UserError when the folder cannot be renamed, or without `replaces` when another
+  /// process has written to the target since the construction.
   void finish();
 
  private:
   std::filesystem::path target_, temporary_;
+  bool replaces_;
 };
 
 /// UserError when `target` is one of `sources` or holds one of them: it would be replaced while it is read.

@@ -11,6 +11,7 @@
 #include "pharos/hf/transfer/compare_tensors.h"
 #include "pharos/hf/transfer/export.h"
 #include "pharos/hf/transfer/import.h"
+#include "pharos/hf/transfer/new_folder.h"
 #include "pharos/hf/transfer/whole_model.h"
 #include "pharos/hf/weights.h"
 
@@ -289,6 +290,21 @@ TEST(HfTransfer, RelativePathsAreThoseOfTheWorkingFolder) {
   EXPECT_EQ(out, "no error");
   EXPECT_THAT(around, HasSubstr("would be replaced while it is read"));
   EXPECT_THAT(place.entries(), ElementsAre("checkpoint", "out"));
+}
+
+TEST(HfTransfer, TheSecondOfTwoAtOnceFails) {
+  const Workplace place;
+  const auto is_replaceable = [](const fs::path&) { return true; };
+  for (const bool replaces : {false, true}) {
+    NewFolder second(place / "out", replaces, is_replaceable);
+    std::ofstream(second.path() / "of") << "second";
+    fs::create_directories(place / "out");  // what the first has finished meanwhile
+    std::ofstream(place / "out/of") << "first";
+    const std::string error = error_of([&] { second.finish(); });
+    EXPECT_THAT(error, HasSubstr(replaces ? "no error" : "Another process has written there in the meantime"));
+    EXPECT_EQ(base::read_file(place / "out/of"), replaces ? "second" : "first");
+  }
+  EXPECT_THAT(place.entries(), ElementsAre("out"));
 }
 
 TEST(HfTransfer, WhatKilledOnesLeftGoes) {
