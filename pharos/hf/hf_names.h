@@ -76,7 +76,7 @@ struct StoredTensor {
   };
   std::string name;
   std::vector<std::int64_t> shape;
-  bool is_fp32 = false;         ///< keeps this type whatever that of the other weights
+  bool is_fp32 = false;         ///< stays in fp32 when the other weights are converted
   std::vector<Source> sources;  ///< together they fill it
 };
 

@@ -13,7 +13,7 @@ struct NameRule {
   int num_parts = 1;
   bool interleaved = false;  ///< the parts' rows alternate: row r of the piece is row r num_parts + part
   bool is_head = false;      ///< never prefixed
-  bool is_fp32 = false;      ///< stored in fp32 whatever the type of the other weights
+  bool is_fp32 = false;      ///< stays in fp32 when the other weights are converted
 };
 
 }  // namespace pharos::hf

@@ -213,13 +213,28 @@ class Export {
   }
 
   ElementType type_of(const StoredTensor& tensor) const {
-    if (tensor.is_fp32) return ElementType::kF32;
-    if (options_.dtype) return element_type_of(*options_.dtype);
+    if (options_.dtype) return tensor.is_fp32 ? ElementType::kF32 : element_type_of(*options_.dtype);
     at::ScalarType type = checkpoint::scalar_type(stored_piece(pieces_[tensor.sources[0].piece]->name).type);
     for (const StoredTensor::Source& source : tensor.sources) {
       type = at::promote_types(type, checkpoint::scalar_type(stored_piece(pieces_[source.piece]->name).type));
     }
     return checkpoint::element_type(type);
+  }
+
+  /// UserError when a conversion made values infinite.
+  void check_range(const StoredTensor& tensor, const at::Tensor& values) const {
+    const at::ScalarType type = values.scalar_type();
+    const bool may_overflow =
+        std::any_of(tensor.sources.begin(), tensor.sources.end(), [&](const StoredTensor::Source& source) {
+          const at::ScalarType from = checkpoint::scalar_type(stored_piece(pieces_[source.piece]->name).type);
+          return at::promote_types(from, type) != type;
+        });
+    if (!may_overflow || !at::isinf(values).any().item<bool>()) return;
+    const std::string name = checkpoint::element_type_name(checkpoint::element_type(type));
+    throw base::UserError({.what = "'" + tensor.name + "' holds values that are infinite in " + name + ".",
+                           .where = "--dtype",
+                           .why = name == "F16" ? "F16 ends at 65504." : "",
+                           .fix = "Leave --dtype out, or use a type with a larger range (bf16, fp32)."});
   }
 
   void add_output(const StoredTensor& tensor) {
@@ -233,6 +248,7 @@ class Export {
         stored_->copy_to(stored_piece(pieces_[source.piece]->name), source.fragment.piece.offset,
                          as_piece(part, source.fragment));
       }
+      check_range(tensor, values);
     };
     outputs_.push_back({tensor.name, type_of(tensor), tensor.shape, fill});
   }

@@ -3,9 +3,11 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <set>
 
 #include "pharos/base/file.h"
 #include "pharos/base/pages.h"
+#include "pharos/base/text.h"
 #include "pharos/checkpoint/folder.h"
 #include "pharos/checkpoint/manifest.h"
 #include "pharos/checkpoint/rank_file.h"
@@ -32,19 +34,28 @@ struct Incoming {
   at::ScalarType type;
 };
 
-/// Wide types first, so that every tensor of the file is aligned.
+/// Wide types first, so that every tensor of the file is aligned. Experts of one layer that have several types are
+/// stored in one that holds all their values, with a warning.
 std::vector<Incoming> list_incoming(const std::vector<const tensor::Piece*>& pieces, const NameTable& table,
-                                    const SafetensorsSet& set) {
+                                    const SafetensorsSet& set, std::vector<std::string>& warnings) {
   const bool with_prefix = has_prefix(set, table);
   std::vector<Incoming> incoming;
   for (const tensor::Piece* piece : pieces) {
     Location location = *locate(table, piece->name, with_prefix);
-    std::optional<at::ScalarType> type;
-    for (const std::string& name : location.tensors(piece->shape)) {
-      const at::ScalarType one = checkpoint::scalar_type(set.find(name)->type);
-      type = type ? at::promote_types(*type, one) : one;
+    std::set<checkpoint::ElementType> types;
+    for (const std::string& name : location.tensors(piece->shape)) types.insert(set.find(name)->type);
+    at::ScalarType type = checkpoint::scalar_type(*types.begin());
+    std::vector<std::string> type_names;
+    for (const checkpoint::ElementType one : types) {
+      type = at::promote_types(type, checkpoint::scalar_type(one));
+      type_names.emplace_back(checkpoint::element_type_name(one));
     }
-    incoming.push_back({piece, std::move(location), *type});
+    if (types.size() > 1) {
+      const std::string common = checkpoint::element_type_name(checkpoint::element_type(type));
+      warnings.push_back("The experts of " + location.tensor + " have several types (" + base::join(type_names, ", ") +
+                         "): all are stored, and exported again, as " + common + ", their values unchanged.");
+    }
+    incoming.push_back({piece, std::move(location), type});
   }
   std::stable_sort(incoming.begin(), incoming.end(), [](const Incoming& a, const Incoming& b) {
     return c10::elementSize(a.type) > c10::elementSize(b.type);
@@ -141,14 +152,15 @@ TransferResult import_folder(const ImportOptions& options) {
   const auto model = declare_whole(hf.model);
   check_weights(model->parameters(), options.source, model->mesh(), 0);
   check_apart(options.target, {options.source});
-  const std::vector<Incoming> incoming = list_incoming(pieces_of(*model), name_table(hf), set);
+  TransferResult result{.family = family_name(*hf.family), .num_files = 1};
+  const std::vector<Incoming> incoming = list_incoming(pieces_of(*model), name_table(hf), set, result.warnings);
 
   NewFolder folder(options.target, options.replaces, is_folder_of_checkpoints);
   const fs::path inside = folder.path() / checkpoint::iteration_folder_name(0);
   write_checkpoint(incoming, set, hf, fs::absolute(options.source).lexically_normal(), inside);
   checkpoint::write_tracker(folder.path(), 0);
   folder.finish();
-  TransferResult result{.family = family_name(*hf.family), .num_tensors = incoming.size(), .num_files = 1};
+  result.num_tensors = incoming.size();
   for (const Incoming& one : incoming)
     result.size_bytes +=
         static_cast<std::size_t>(checkpoint::num_elements(one.piece->shape)) * c10::elementSize(one.type);

@@ -11,18 +11,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Without links and without a slash at the end, whether it exists or not.
+/// Absolute, without links and without a slash at the end, whether it exists or not.
 fs::path plain(const fs::path& path) {
   std::error_code error;
-  fs::path result = fs::weakly_canonical(path, error);
-  if (error) result = fs::absolute(path).lexically_normal();
+  const fs::path absolute =
+      fs::absolute(path);  // weakly_canonical() leaves a relative path that does not exist as it is
+  fs::path result = fs::weakly_canonical(absolute, error);
+  if (error) result = absolute.lexically_normal();
   return result.filename().empty() ? result.parent_path() : result;
 }
 
 }  // namespace
 
 NewFolder::NewFolder(const fs::path& target, bool replaces, bool (*is_replaceable)(const fs::path&))
-    : target_(plain(target)) {
+    : target_(plain(target)), replaces_(replaces) {
   std::error_code error;
   const bool is_there = fs::exists(target_, error);
   const bool is_folder = fs::is_directory(target_, error);
@@ -38,7 +40,7 @@ NewFolder::NewFolder(const fs::path& target, bool replaces, bool (*is_replaceabl
   const fs::path parent = target_.parent_path();
   base::make_directories(parent);
   temporary_ = parent / (target_.filename().string() + ".tmp." + std::to_string(::getpid()));
-  fs::remove_all(temporary_, error);
+  checkpoint::remove_leftovers_of(target_);
   base::make_directories(temporary_);
 }
 
@@ -49,7 +51,11 @@ NewFolder::~NewFolder() {
 
 void NewFolder::finish() {
   base::sync_directory(temporary_);
-  checkpoint::move_into_place(temporary_, target_);
+  if (replaces_) {
+    checkpoint::move_into_place(temporary_, target_);
+  } else {
+    checkpoint::move_to_free_place(temporary_, target_);
+  }
   temporary_.clear();
 }
 

@@ -12,18 +12,21 @@ namespace pharos::hf {
 class NewFolder {
  public:
   /// `target` may be missing or empty. With `replaces` it may hold what `is_replaceable` says it does (an earlier
-  /// result), never anything else. UserError otherwise, and when the place cannot be written to.
+  /// result), never anything else. UserError otherwise, and when the place cannot be written to. Removes what killed
+  /// processes left beside it.
   NewFolder(const std::filesystem::path& target, bool replaces, bool (*is_replaceable)(const std::filesystem::path&));
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::filesystem::path& path() const { return temporary_; }
-  /// Every file must have been synced. UserError when the folder cannot be renamed.
+  /// Every file must have been synced. UserError when the folder cannot be renamed, or without `replaces` when another
+  /// process has written to the target since the construction.
   void finish();
 
  private:
   std::filesystem::path target_, temporary_;
+  bool replaces_;
 };
 
 /// UserError when `target` is one of `sources` or holds one of them: it would be replaced while it is read.

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/hf/test_support.h"
 #include "pharos/hf/transfer/compare_tensors.h"
 #include "pharos/hf/transfer/export.h"
 #include "pharos/hf/transfer/import.h"
+#include "pharos/hf/transfer/new_folder.h"
 #include "pharos/hf/transfer/whole_model.h"
 #include "pharos/hf/weights.h"
 
@@ -22,6 +24,7 @@ using test::fixture;
 using test::FixtureCopy;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 /// A folder for results, beside which temporary ones appear.
 class Workplace {
@@ -133,6 +136,49 @@ TEST(HfTransfer, ConvertsTheTypeOfWeightsAndSaysSo) {
   EXPECT_EQ(differences(fixture("qwen3"), place / "half", 0.02).substr(0, 3), "All");
 }
 
+TEST(HfTransfer, ValuesBeyondTheTypeAreRefused) {
+  const Workplace place;
+  const FixtureCopy source("llama");
+  source.change_weights([](FixtureCopy::Weights& weights) { weights.at("model.norm.weight")[3] = -1e6; });
+  import_folder({source.path(), place / "checkpoint"});
+  ExportOptions options{.checkpoint = place / "checkpoint", .target = place / "out", .dtype = config::DType::kFloat16};
+  EXPECT_THAT(error_of([&] { export_checkpoint(options); }),
+              HasSubstr("'model.norm.weight' holds values that are infinite in F16"));
+  EXPECT_THAT(place.entries(), ElementsAre("checkpoint"));
+  options.dtype = config::DType::kBFloat16;
+  export_checkpoint(options);
+}
+
+TEST(HfTransfer, EveryTensorKeepsTheTypeItCameIn) {
+  const std::string bias = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const Workplace place;
+  const FixtureCopy source("deepseek_v3");
+  for (const auto type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    source.change_weights([&](FixtureCopy::Weights& weights) {
+      weights.at(bias) = weights.at(bias).to(type);
+      at::Tensor& norm = weights.at("model.norm.weight");
+      norm = norm.to(type);
+    });
+    import_folder({source.path(), place / "checkpoint", true});
+    export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "out", .replaces = true});
+    EXPECT_TRUE(compare_tensors(source.path(), place / "out").same()) << differences(source.path(), place / "out");
+  }
+  export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "half", .dtype = config::DType::kBFloat16});
+  EXPECT_EQ(checkpoint::SafetensorsSet(place / "half").find(bias)->type, checkpoint::ElementType::kF32);
+}
+
+TEST(HfTransfer, ExpertsOfSeveralTypesAreNamed) {
+  const std::string expert = "model.layers.0.mlp.experts.2.up_proj.weight";
+  const Workplace place;
+  const FixtureCopy source("qwen3_moe");
+  source.change_weights([&](FixtureCopy::Weights& weights) { weights.at(expert) = weights.at(expert).to(at::kHalf); });
+  const TransferResult in = import_folder({source.path(), place / "checkpoint"});
+  ASSERT_EQ(in.warnings.size(), 1u);
+  EXPECT_THAT(in.warnings[0], HasSubstr("model.layers.0.mlp.experts.{e}.up_proj.weight have several types (F16, F32)"));
+  export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "out"});
+  EXPECT_TRUE(compare_tensors(source.path(), place / "out", 0.0).same());
+}
+
 TEST(HfTransfer, Fp32IsTakenFromTheOptimizerWhereItIs) {
   const Workplace place;
   const HfModel hf = read_hf_config(fixture("qwen3_bfloat16"));
@@ -227,6 +273,52 @@ TEST(HfTransfer, NothingIsOverwrittenUnasked) {
   onto_source.target = place / "checkpoint";
   EXPECT_THAT(error_of([&] { export_checkpoint(onto_source); }), HasSubstr("would be replaced while it is read"));
   EXPECT_THAT(place.entries(), ElementsAre("checkpoint", "out", "precious"));
+}
+
+TEST(HfTransfer, RelativePathsAreThoseOfTheWorkingFolder) {
+  const Workplace place;
+  const fs::path before = fs::current_path();
+  fs::current_path(place / "");
+  const std::string in = error_of([] { import_folder({fixture("llama"), "checkpoint"}); });
+  const std::string out = error_of([] { export_checkpoint({.checkpoint = "checkpoint", .target = "out"}); });
+  const std::string around = error_of([] {
+    export_checkpoint(
+        {.checkpoint = "checkpoint", .target = "../" + fs::current_path().filename().string(), .replaces = true});
+  });
+  fs::current_path(before);
+  EXPECT_EQ(in, "no error");
+  EXPECT_EQ(out, "no error");
+  EXPECT_THAT(around, HasSubstr("would be replaced while it is read"));
+  EXPECT_THAT(place.entries(), ElementsAre("checkpoint", "out"));
+}
+
+TEST(HfTransfer, TheSecondOfTwoAtOnceFails) {
+  const Workplace place;
+  const auto is_replaceable = [](const fs::path&) { return true; };
+  for (const bool replaces : {false, true}) {
+    NewFolder second(place / "out", replaces, is_replaceable);
+    std::ofstream(second.path() / "of") << "second";
+    fs::create_directories(place / "out");  // what the first has finished meanwhile
+    std::ofstream(place / "out/of") << "first";
+    const std::string error = error_of([&] { second.finish(); });
+    EXPECT_THAT(error, HasSubstr(replaces ? "no error" : "Another process has written there in the meantime"));
+    EXPECT_EQ(base::read_file(place / "out/of"), replaces ? "second" : "first");
+  }
+  EXPECT_THAT(place.entries(), ElementsAre("out"));
+}
+
+TEST(HfTransfer, WhatKilledOnesLeftGoes) {
+  const Workplace place;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);  // a process id that is not running any more
+  const std::string dead = std::to_string(child), alive = std::to_string(::getppid());
+  for (const std::string& name : {"out.tmp." + dead, "out.old.tmp." + dead, "out.tmp." + alive, "other.tmp." + dead}) {
+    fs::create_directories(place / name);
+    std::ofstream(place / name / "model.safetensors") << "x";
+  }
+  import_folder({fixture("llama"), place / "out"});
+  EXPECT_THAT(place.entries(), UnorderedElementsAre("out", "out.tmp." + alive, "other.tmp." + dead));
 }
 
 TEST(HfTransfer, AFullDiskLeavesNothingBehind) {
