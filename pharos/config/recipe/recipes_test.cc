@@ -103,7 +103,7 @@ TEST(Recipes, DeepSeekV2LiteTinyDividesByTwo) {
   }
 }
 
-// A folder decides the geometry and the tokenizer; without one the model's own vocabulary is kept.
+// A folder decides the geometry and the vocabulary; without one the model's own vocabulary is kept.
 TEST(Recipes, TakeWeightsFromAFolder) {
   const RunConfig plain = resolve({.recipe = "qwen3_600m_pretrain"}).config;
   EXPECT_EQ(plain.tokenizer.tokenizer_type, TokenizerType::kNull);
@@ -111,7 +111,8 @@ TEST(Recipes, TakeWeightsFromAFolder) {
   const RunConfig folder = resolve({.recipe = "qwen3_600m_pretrain", .overrides = {"hf_path=models/x"}}).config;
   EXPECT_EQ(folder.model.hf_path, "models/x");
   EXPECT_FALSE(folder.model.num_layers.has_value());
-  EXPECT_EQ(folder.tokenizer.tokenizer_model, "models/x");
+  EXPECT_EQ(folder.tokenizer.tokenizer_type, TokenizerType::kNull);
+  EXPECT_FALSE(folder.tokenizer.vocab_size.has_value());  // that of the folder
 }
 
 TEST(Recipes, AreFoundByNamesOfMegatronBridge) {
