@@ -103,7 +103,7 @@ TEST(Recipes, DeepSeekV2LiteTinyDividesByTwo) {
   }
 }
 
-// A folder decides the geometry and the tokenizer; without one the model's own vocabulary is kept.
+// A folder decides the geometry and the vocabulary; without one the model's own vocabulary is kept.
 TEST(Recipes, TakeWeightsFromAFolder) {
   const RunConfig plain = resolve({.recipe = "qwen3_600m_pretrain"}).config;
   EXPECT_EQ(plain.tokenizer.tokenizer_type, TokenizerType::kNull);
