@@ -211,6 +211,17 @@ std::vector<StoredTensor> stored_tensors(const NameTable& table, const std::vect
   return stored;
 }
 
+std::vector<std::pair<std::string, std::string>> stored_copies(const NameTable& table, bool with_prefix) {
+  std::vector<std::pair<std::string, std::string>> copies;
+  for (std::int64_t depth = 0; depth < table.num_prediction_layers; ++depth) {
+    for (const NameRule& copy : table.copies) {
+      copies.emplace_back((with_prefix ? table.prefix : "") + fill(copy.tensor, kLayer, table.num_layers + depth),
+                          locate(table, copy.piece, with_prefix)->tensor);
+    }
+  }
+  return copies;
+}
+
 bool is_known_tensor(const NameTable& table, const std::string& tensor, bool with_prefix) {
   const auto name = without_prefix(table, tensor, with_prefix);
   return std::any_of(table.rules.begin(), table.rules.end(), [&](const NameRule& rule) {

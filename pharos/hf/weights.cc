@@ -75,6 +75,17 @@ std::string compare_tied_head(const SafetensorsSet& set, const NameTable& table,
   return head.tensor + " differs from " + words.tensor + ", but config.json ties them (tie_word_embeddings)";
 }
 
+/// Layers of multi-token prediction share the model's embedding and output layer; copies stored with them must say the
+/// same.
+void compare_copies(const SafetensorsSet& set, const NameTable& table, bool with_prefix, Problems& problems) {
+  const std::string words = locate(table, kWords, with_prefix)->tensor;
+  for (const auto& [copy, original] : stored_copies(table, with_prefix)) {
+    const std::string& same = set.find(original) != nullptr ? original : words;  // a tied model may store one of them
+    if (set.find(copy) == nullptr || set.find(same) == nullptr || same_tensor(set, copy, set, same)) continue;
+    problems.other.push_back(copy + " differs from " + same + ", which layers of multi-token prediction share");
+  }
+}
+
 std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameters, const NameTable& table,
                                 bool with_prefix, const comm::Mesh& mesh, std::int64_t rank, Problems& problems) {
   std::vector<Wanted> wanted;
@@ -179,6 +190,7 @@ std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& paramete
     if (const std::string text = compare_tied_head(set, table, with_prefix); !text.empty())
       problems.other.push_back(text);
   }
+  compare_copies(set, table, with_prefix, problems);
   find_surplus(set, table, with_prefix, used, is_tied, mesh.size(comm::MeshDim::kPipeline) == 1, problems);
   if (!problems.empty()) problems.raise(folder);
   return wanted;
