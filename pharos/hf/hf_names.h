@@ -98,6 +98,9 @@ bool is_known_tensor(const NameTable& table, const std::string& tensor, bool wit
 /// that is built without them.
 bool is_ignorable(const NameTable& table, const std::string& tensor, bool with_prefix);
 
+/// Whether one of `tensors`, the names in the files, belongs to a layer of multi-token prediction, announced or not.
+bool has_stored_prediction_layers(const HfModel& hf, const std::vector<std::string>& tensors);
+
 /// config.json may announce layers of multi-token prediction that the files lack (transformers drops them when it
 /// saves). If none of `tensors`, the names in the files, belongs to one, the model is built without
 /// (model.mtp_num_layers unset); otherwise it is unchanged, and those that are incomplete are missing tensors.

@@ -39,7 +39,7 @@ bool is_weight_type(ElementType type) {
 /// Empty when the stored tensor fits the piece.
 std::string mismatch(const std::string& piece, const std::vector<std::int64_t>& expected, const TensorEntry& entry) {
   if (!is_weight_type(entry.type))
-    return entry.name + " has the type " + checkpoint::element_type_name(entry.type) + ", not F32, BF16 or F16";
+    return entry.name + " has the type " + checkpoint::element_type_name(entry.type) + ", not F64, F32, BF16 or F16";
   const bool has_more_positions =
       piece == kPositions && entry.shape.size() == 2 && entry.shape[0] >= expected[0] && entry.shape[1] == expected[1];
   if (entry.shape == expected || has_more_positions) return "";
