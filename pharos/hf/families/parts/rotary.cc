@@ -11,7 +11,7 @@ using config::ModelConfig;
 using config::PositionEmbedding;
 using nlohmann::json;
 
-/// Far above any that is used: beyond, frequencies vanish in float32.
+/// Far above any that is used.
 constexpr double kMostTheta = 1e15, kMostFactor = 1e6;
 
 /// m(factor, scale) of YaRN.
