@@ -4,6 +4,7 @@ with other weights frozen."""
 import json
 import math
 import re
+import shutil
 import unittest
 
 from pharos_program import RECIPE, ProgramTest, losses, metrics, run
@@ -74,10 +75,21 @@ class Experts(ProgramTest):
         self.assertIn("embedding.word_embeddings.weight", names)
         self.assertNotIn("exp_avg/embedding.word_embeddings.weight", names)
         self.assertFalse([name for name in names if name.endswith("expert_bias") and name.startswith("exp_avg")])
+        staged = self.folder / "staged"
+        shutil.copytree(folder, staged)
         second = self.go(folder, "train.train_iters=8", "--resume", "optimizer.freeze=['output_layer.*']", "--nproc", 2, "model.expert_model_parallel_size=2")
         self.assert_exit(second, 0)
         self.assertIn("begin with fresh state", second.stdout)
         self.assertIn("not trained now is left out: output_layer.weight", second.stdout)
+
+        # Two stages, of which the first trains nothing: it has the last word on what is told and saved.
+        third = self.go(staged, "train.train_iters=8", "train.exit_interval=6", "--resume", "optimizer.freeze=['embedding.*','decoder.layers.0.*']", "--nproc", 2, "model.pipeline_model_parallel_size=2")
+        self.assert_exit(third, 4)
+        self.assertRegex(third.stdout, r"has no exp_avg, exp_avg_sq of \d+ weights: .*decoder\.layers\.1\.mlp\.experts")
+        state = json.loads((staged / "checkpoints/iter_0000006/train_state.json").read_text())["optimizer"]
+        self.assertEqual(state["step"], 6)
+        self.assertIn("decoder.layers.1.mlp.experts.linear_fc2.weight", state["started_at"])
+        self.assertEqual(set(state["started_at"].values()), {4})
 
     def test_patterns_that_fit_nothing(self):
         for setting in ("optimizer.freeze=['decoder.layer.*']", "optimizer.lr_scales=['decoder.layer.*=2']"):

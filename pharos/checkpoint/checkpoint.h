@@ -54,11 +54,16 @@ struct LoadOptions {
   /// Names of all pieces of the model, those on other pipeline ranks included. Without them surplus tensors are only
   /// judged without pipeline parallelism.
   std::optional<std::set<std::string>> model_pieces = {};
+  /// Names of all pieces that are trained, those on other ranks included, when state is asked for. Without them those
+  /// of `contents` are judged alone.
+  std::optional<std::set<std::string>> trained_pieces = {};
 };
 
 struct LoadResult {
   TrainState train_state;
   std::vector<std::string> warnings;
+  /// Pieces, also on other ranks, that are trained now and whose state the checkpoint lacks: they begin with none.
+  std::set<std::string> newly_trained;
 };
 
 /// Fills `contents` (allocated) from the checkpoint in `folder` (see find_checkpoint), whatever layout it was saved in;

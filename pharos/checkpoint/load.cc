@@ -36,9 +36,6 @@ void fill(const Held& held, const Manifest& manifest, StoredTensors& tensors, co
 /// Every difference between what is wanted and what is there.
 struct Differences {
   std::vector<std::string> missing, surplus, misshapen;
-  /// Pieces whose weights are in both: without state in the checkpoint, with state there that is not asked for. What is
-  /// trained has changed.
-  std::set<std::string> newly_trained, no_longer_trained;
 
   std::string text() const {
     std::vector<std::string> lines;
@@ -66,12 +63,9 @@ Differences compare(const Contents& contents, const Manifest& manifest, const st
       if (!held.values.defined() || !names.insert(name).second) continue;
       const auto stored = manifest.tensors.find(name);
       if (stored == manifest.tensors.end()) {
+        // A weight without its state was not trained: see TrainingChange.
         const bool has_weight = !held.kind.empty() && manifest.tensors.contains(piece.name);
-        if (has_weight) {
-          differences.newly_trained.insert(piece.name);
-        } else {
-          differences.missing.push_back(name);
-        }
+        if (!has_weight) differences.missing.push_back(name);
       } else if (stored->second.shape != piece.shape) {
         differences.misshapen.push_back(name + " (checkpoint " + shape_text(stored->second.shape) + ", model " +
                                         shape_text(piece.shape) + ")");
@@ -83,10 +77,7 @@ Differences compare(const Contents& contents, const Manifest& manifest, const st
     const std::string kind = slash == std::string::npos ? "" : name.substr(0, slash);
     const std::string piece = slash == std::string::npos ? name : name.substr(slash + 1);
     if (!asked_kinds.contains(kind) || names.contains(name)) continue;
-    if (!kind.empty() && frozen.contains(piece)) {
-      differences.no_longer_trained.insert(piece);
-      continue;
-    }
+    if (!kind.empty() && frozen.contains(piece)) continue;
     // State in fragments: that of some parameters lies on other ranks alone.
     const bool is_known = elsewhere == nullptr || elsewhere->contains(piece) ||
                           (kinds_in_fragments.contains(kind) && pieces.contains(piece));
@@ -95,22 +86,61 @@ Differences compare(const Contents& contents, const Manifest& manifest, const st
   return differences;
 }
 
-void report_trained(const Differences& differences, const Manifest& manifest, const Contents& contents,
-                    std::vector<std::string>& warnings) {
+/// Pieces of the whole model whose weights are in both: without state in the checkpoint, with state there that is not
+/// asked for.
+struct TrainingChange {
+  std::set<std::string> newly_trained, no_longer_trained;
+};
+
+std::set<std::string> pieces_of(const Contents& contents, bool trained_alone) {
+  std::set<std::string> pieces;
+  for (const Held& held : contents) {
+    if (trained_alone && !held.parameter->trainable) continue;
+    for (const tensor::Piece& piece : held.parameter->pieces) pieces.insert(piece.name);
+  }
+  return pieces;
+}
+
+/// Kinds of state that every trained weight has: fp32 weights have no main parameter.
+std::vector<std::string> moment_kinds(const Manifest& manifest) {
+  std::vector<std::string> kinds = manifest.state_kinds;
+  std::erase(kinds, "main_param");
+  return kinds;
+}
+
+/// `pieces`: of the model.
+TrainingChange training_change(const std::set<std::string>& pieces, const std::set<std::string>& trained,
+                               const Manifest& manifest) {
+  TrainingChange change;
+  const std::vector<std::string> kinds = moment_kinds(manifest);
+  for (const std::string& piece : pieces) {
+    if (!manifest.tensors.contains(piece)) continue;
+    tensor::Piece named;
+    named.name = piece;
+    for (const std::string& kind : kinds) {
+      const bool is_stored = manifest.tensors.contains(stored_name(kind, named));
+      if (is_stored != trained.contains(piece))
+        (is_stored ? change.no_longer_trained : change.newly_trained).insert(piece);
+    }
+  }
+  return change;
+}
+
+void report_change(const TrainingChange& change, const Manifest& manifest, std::vector<std::string>& warnings) {
   const auto list = [](const std::set<std::string>& pieces, const char* after) {
     return std::to_string(pieces.size()) + (pieces.size() == 1 ? " weight" : " weights") + after + ": " +
            base::join({pieces.begin(), pieces.end()}, ", ") + ".";
   };
-  if (!differences.newly_trained.empty()) {
+  if (!change.newly_trained.empty()) {
     warnings.push_back("The checkpoint of iteration " + std::to_string(manifest.iteration) + " has no " +
-                       base::join(state_kinds(contents), ", ") + " of " + list(differences.newly_trained, "") +
+                       base::join(moment_kinds(manifest), ", ") + " of " + list(change.newly_trained, "") +
                        " They were not trained then and begin with fresh state.");
   }
-  if (!differences.no_longer_trained.empty()) {
+  if (!change.no_longer_trained.empty()) {
     warnings.push_back("The optimizer state of " +
-                       list(differences.no_longer_trained, differences.no_longer_trained.size() == 1
-                                                               ? " that is not trained now is left out"
-                                                               : " that are not trained now is left out"));
+                       list(change.no_longer_trained, change.no_longer_trained.size() == 1
+                                                          ? " that is not trained now is left out"
+                                                          : " that are not trained now is left out"));
   }
 }
 
@@ -156,7 +186,12 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
                            .why = differences.text(),
                            .fix = "Use the model settings of its " + std::string(kRunConfigFile) + "."});
   }
-  report_trained(differences, manifest, contents, result.warnings);
+  if (options.trained_pieces || !state_kinds(contents).empty()) {
+    const TrainingChange change = training_change(options.model_pieces.value_or(pieces_of(contents, false)),
+                                                  options.trained_pieces.value_or(pieces_of(contents, true)), manifest);
+    report_change(change, manifest, result.warnings);
+    result.newly_trained = change.newly_trained;
+  }
   if (differs) result.warnings.push_back("Checkpoint '" + folder.string() + "': " + differences.text() + ".");
 
   PHAROS_TRACE_REGION("dcp.read_data");

@@ -57,8 +57,11 @@ void print_parameters(const std::string& name) {
   for (const config::Recipe& recipe : config::load_recipe_chain(name, problems)) {
     for (const config::RecipeParameter& parameter : recipe.parameters) {
       const std::string value = parameter.required ? "required" : config::to_flow_text(parameter.default_value);
-      std::cout << "# parameter " << parameter.name << " (" << parameter.type << ", default " << value
-                << "): " << parameter.doc << "\n";
+      std::string type = parameter.type;
+      for (const config::Value& choice : parameter.choices)
+        type += (&choice == &parameter.choices.front() ? ": " : "|") + config::to_flow_text(choice);
+      std::cout << "# parameter " << parameter.name << " (" << type << ", default " << value << "): " << parameter.doc
+                << "\n";
     }
   }
 }

@@ -26,10 +26,15 @@ std::string supported_families() {
 }
 
 [[noreturn]] void throw_problems(const std::string& where, const std::vector<std::string>& problems) {
+  const bool is_quantised = std::any_of(problems.begin(), problems.end(), [](const std::string& problem) {
+    return problem.starts_with("quantization_config");
+  });
   throw base::UserError({.what = "'" + where + "' does not describe a model Pharos can build.",
                          .where = where,
                          .why = base::join(problems, "; "),
-                         .fix = "Use a checkpoint of a supported family: " + supported_families() + "."});
+                         .fix = is_quantised
+                                    ? "Take a copy of the model with its weights in bf16."
+                                    : "Use a checkpoint of a supported family: " + supported_families() + "."});
 }
 
 bool has_type(const Family& family, const std::string& type) {

@@ -283,6 +283,7 @@ TEST(HfConfig, RefusesWhatItCannotBuild) {
       {"llama", R"({"dtype": "float8_e4m3fn"})", "dtype = float8_e4m3fn"},
       {"llama", R"({"rms_norm_eps": 0})", "rms_norm_eps"},
       {"llama", R"({"quantization_config": {}})", "quantised"},
+      {"llama", R"({"quantization_config": {}})", "Take a copy of the model with its weights in bf16."},
       {"llama", R"({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4}})",
        "rope_type = dynamic"},
       {"llama", R"({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}})", "factor is missing"},

@@ -29,6 +29,7 @@ using StateVisitor =
 struct UpdateSlot {
   std::size_t parameter = 0;
   std::string name;
+  std::string piece = {};          ///< of the parameter's pieces the first; its name where it has none
   std::int64_t first_element = 0;  ///< of the flattened parameter
   bool decays = true;
   double learning_rate_scale = 1;
@@ -60,9 +61,12 @@ class UpdateRule {
   void update(const UpdateInput& input);
   virtual void for_each_state(const StateVisitor& visit) = 0;
 
-  /// Updates done so far; the t of Adam's bias corrections.
+  /// Updates done so far.
   std::int64_t num_updates() const { return num_updates_; }
-  void set_num_updates(std::int64_t num_updates) { num_updates_ = num_updates; }
+  /// started_at: [slot] updates that had been done when the slot's first one was due.
+  virtual void set_num_updates(std::int64_t num_updates, const std::vector<std::int64_t>& /*started_at*/) {
+    num_updates_ = num_updates;
+  }
 
  protected:
   /// Slots that share weight decay and learning rate.

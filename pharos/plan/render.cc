@@ -120,20 +120,51 @@ std::string step_text(const PipelinePlan& pipeline) {
                      pipeline.ideal_span());
 }
 
+/// Stages one after the other, on neighbouring pipeline ranks, of which the same is to be said.
+struct StageRange {
+  std::size_t first = 0, last = 0;
+  std::int64_t step = 0;  ///< from one stage's rank to the next one's
+};
+
+std::vector<StageRange> ranges_of(const std::vector<ModelChunk>& chunks, const std::vector<std::string>& texts) {
+  std::vector<StageRange> ranges;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const std::int64_t step = i == 0 ? 0 : chunks[i].pipeline_rank - chunks[i - 1].pipeline_rank;
+    if (i > 0 && texts[i] == texts[i - 1] && (step == 1 || step == -1) &&
+        (ranges.back().step == 0 || ranges.back().step == step)) {
+      ranges.back().last = i;
+      ranges.back().step = step;
+    } else {
+      ranges.push_back({i, i, 0});
+    }
+  }
+  return ranges;
+}
+
+/// "stage 0 on rank 0", "stages 1–14 on ranks 1–14".
+std::string stages_text(const StageRange& range, const std::vector<ModelChunk>& chunks, const char* rank) {
+  const std::int64_t first = chunks[range.first].pipeline_rank, last = chunks[range.last].pipeline_rank;
+  if (range.first == range.last) return fmt::format("stage {} on {} {}", range.first, rank, first);
+  return fmt::format("stages {}–{} on {}s {}–{}", range.first, range.last, rank, first, last);
+}
+
 void add_stages(Page& page, const PipelinePlan& pipeline) {
   const pipeline::StageCosts& costs = pipeline.costs.costs;
   page.line(fmt::format("Costs of a microbatch in {}, from {}:", pipeline.costs.time_unit, pipeline.costs.source));
+  std::vector<std::string> texts;
   for (std::size_t i = 0; i < pipeline.chunks.size(); ++i) {
     const ModelChunk& chunk = pipeline.chunks[i];
     std::string line =
-        fmt::format("stage {} on rank {}, {}: forward {:.3g}, backward {:.3g}, weight {:.3g}", i, chunk.pipeline_rank,
-                    counted(chunk.num_layers, "layer"), costs.forward[i], costs.backward[i], costs.weight[i]);
+        fmt::format("{}: forward {:.3g}, backward {:.3g}, weight {:.3g}", counted(chunk.num_layers, "layer"),
+                    costs.forward[i], costs.backward[i], costs.weight[i]);
     if (i + 1 < pipeline.chunks.size() && costs.transfer[i] > 0)
       line += fmt::format(", transfer {:.3g}", costs.transfer[i]);
     line += "; keeps " + format_bytes(costs.activation_bytes[i]);
     if (costs.weight_bytes[i] > 0) line += ", until the weight gradient " + format_bytes(costs.weight_bytes[i]);
-    page.line(line);
+    texts.push_back(std::move(line));
   }
+  for (const StageRange& range : ranges_of(pipeline.chunks, texts))
+    page.line(stages_text(range, pipeline.chunks, "rank") + ", " + texts[range.first]);
 }
 
 /// The same model and batch by every schedule, the shortest step first.
@@ -215,6 +246,19 @@ void add_run(Page& page, const Plan& plan) {
            fmt::format("{} kept: {}", checkpoint.num_kept, format_bytes(checkpoint.kept_bytes())));
 }
 
+void add_chunks(Page& page, const std::vector<ModelChunk>& chunks) {
+  std::vector<std::string> texts;
+  for (const ModelChunk& chunk : chunks) {
+    texts.push_back(fmt::format("{}{}{}{}", chunk.embedding ? "embedding, " : "", counted(chunk.num_layers, "layer"),
+                                chunk.num_prediction_layers > 0 ? ", multi-token prediction" : "",
+                                chunk.output ? ", output" : ""));
+  }
+  for (const StageRange& range : ranges_of(chunks, texts)) {
+    page.line(fmt::format("{}: {}{}, from layer {}", stages_text(range, chunks, "pipeline rank"), texts[range.first],
+                          range.first == range.last ? "" : " each", chunks[range.first].first_layer));
+  }
+}
+
 void add_layout(Page& page, const Plan& plan, bool with_ranks) {
   const comm::Mesh& mesh = plan.mesh;
   page.heading("Layout");
@@ -224,13 +268,7 @@ void add_layout(Page& page, const Plan& plan, bool with_ranks) {
     sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", comm::mesh_dim_name(dim), mesh.size(dim));
   }
   page.line(sizes);
-  for (std::size_t i = 0; plan.chunks.size() > 1 && i < plan.chunks.size(); ++i) {
-    const ModelChunk& chunk = plan.chunks[i];
-    page.line(fmt::format("stage {} on pipeline rank {}: {}{} layer{} from {}{}{}", i, chunk.pipeline_rank,
-                          chunk.embedding ? "embedding, " : "", chunk.num_layers, chunk.num_layers == 1 ? "" : "s",
-                          chunk.first_layer, chunk.num_prediction_layers > 0 ? ", multi-token prediction" : "",
-                          chunk.output ? ", output" : ""));
-  }
+  if (plan.chunks.size() > 1) add_chunks(page, plan.chunks);
   if (!with_ranks) return;
   std::vector<comm::MeshDim> dims;
   std::copy_if(plan.dims.begin(), plan.dims.end(), std::back_inserter(dims),

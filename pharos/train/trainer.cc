@@ -275,11 +275,18 @@ void Trainer::load_checkpoint() {
   }
   for (const auto& warning : found->warnings) console_.line("warning: " + warning);
   checkpoint::Contents wanted = contents();
-  if (settings.finetune || !settings.load_optim) checkpoint::drop_state(wanted);
-  const bool with_state = !checkpoint::state_kinds(wanted).empty();
+  checkpoint::LoadOptions load = load_options();
+  // Of the whole model: a rank all of whose weights are frozen asks for no state, and counts the updates all the same.
+  const bool with_state = !settings.finetune && settings.load_optim;
+  if (!with_state) checkpoint::drop_state(wanted);
+  if (with_state) {
+    std::vector<tensor::Parameter*> trained = whole_model();
+    std::erase_if(trained, [](const tensor::Parameter* parameter) { return !parameter->trainable; });
+    load.trained_pieces = checkpoint::piece_names(trained);
+  }
   checkpoint::LoadResult result;
   together(parallel_.world, "loading",
-           [&] { result = checkpoint::load(wanted, found->folder, load_options(), parallel_.mesh, parallel_.rank); });
+           [&] { result = checkpoint::load(wanted, found->folder, load, parallel_.mesh, parallel_.rank); });
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {
@@ -288,7 +295,7 @@ void Trainer::load_checkpoint() {
   } else {
     state_ = result.train_state;
     schedule_->restore(state_.scheduler, optim::stored_schedule_policy(config_.scheduler));
-    if (with_state) optimizer_->restore_scalars(state_.optimizer);
+    if (with_state) optimizer_->restore_scalars(state_.optimizer, result.newly_trained);
     last_saved_step_ = options_.resume ? state_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", found->folder.string(), state_.step));
   }

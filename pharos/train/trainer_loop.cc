@@ -191,7 +191,7 @@ void Trainer::evaluate_at_end() {
 }
 
 /// Saves are finished when save() returns: these two spans of every pass, which Megatron's readers expect, hold
-/// nothing.
+/// nothing. The launcher's report of a failure passes them over (launch/evidence.cc).
 void Trainer::start_checkpoint_section() {
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.ft_heartbeat", {lens::kGoodput, true}); }
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.save.finalize", {lens::kGoodput, true}); }

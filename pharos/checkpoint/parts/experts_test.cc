@@ -172,6 +172,34 @@ TEST(LoadState, FollowsWhatIsTrained) {
   }
 }
 
+// Whichever rank one asks, and though it may train nothing itself, the change is that of the whole model.
+TEST(LoadState, NamesWhatIsTrainedOnOtherStages) {
+  const Layout layout{"pp2", 2, {.pipeline = 2}, Sharding::kWhole};
+  const TemporaryFolder folder;
+  const std::vector<std::string> router{"router.weight"}, bias{"experts.linear_fc2.bias"};
+  const fs::path checkpoint = save_as(layout, folder.path(), bias);
+  std::set<std::string> pieces, trained;
+  const ExpertModel whole(comm::Mesh(1, {}), 0, 7, Sharding::kWhole, router);
+  for (const Held& held : whole.contents) {
+    for (const tensor::Piece& piece : held.parameter->pieces) {
+      pieces.insert(piece.name);
+      if (held.parameter->trainable) trained.insert(piece.name);
+    }
+  }
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    for (const bool asks_for_state : {true, false}) {
+      ExpertModel model(layout.mesh(), rank, 8, Sharding::kWhole, router);
+      if (!asks_for_state) drop_state(model.contents);
+      const LoadResult result =
+          load(model.contents, checkpoint, {.model_pieces = pieces, .trained_pieces = trained}, layout.mesh(), rank);
+      EXPECT_THAT(result.newly_trained, ElementsAre("experts.linear_fc2.bias"));
+      EXPECT_THAT(result.warnings,
+                  ElementsAre(HasSubstr("no exp_avg, exp_avg_sq of 1 weight: experts.linear_fc2.bias"),
+                              HasSubstr("of 1 weight that is not trained now is left out: router.weight")));
+    }
+  }
+}
+
 TEST(LoadState, MainParametersOfNewlyTrainedWeightsAreTheWeights) {
   const TemporaryFolder folder;
   const comm::Mesh mesh(1, {});

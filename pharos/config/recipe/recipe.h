@@ -18,6 +18,7 @@ struct RecipeParameter {
   std::string doc;
   std::string type = "any";  ///< any, str, int, float, bool; from `type:`, else from the default
   Value default_value;
+  std::vector<Value> choices = {};  ///< the values it may have; empty: any
   bool required = false;
 };
 

@@ -62,6 +62,18 @@ TEST(Recipes, DeepSeekV2LiteReference) {
   EXPECT_EQ(config.model.moe_token_dispatcher_type, TokenDispatcher::kAllToAll);
   EXPECT_TRUE(config.model.moe_shared_expert_overlap);
 
+  for (const char* dispatcher : {"flex", "allgather"}) {
+    const std::string override = std::string("moe_token_dispatcher_type=") + dispatcher;
+    const RunConfig trained = read("deepseek_v2_lite_pretrain", {override, "device=cpu"}, Purpose::kTrain).config;
+    EXPECT_EQ(trained.model.moe_shared_expert_overlap, dispatcher == std::string("flex"));
+  }
+  try {
+    read("deepseek_v2_lite_pretrain", {"moe_token_dispatcher_type=ring"});
+    FAIL() << "there is no such choice";
+  } catch (const ConfigErrors& errors) {
+    EXPECT_THAT(errors.what(), HasSubstr("Use alltoall, allgather, flex, deepep"));
+  }
+
   const RunConfig deep = read("deepseek_v2_lite_pretrain", {"moe_token_dispatcher_type=deepep"}).config;
   EXPECT_EQ(deep.model.moe_token_dispatcher_type, TokenDispatcher::kFlex);
   EXPECT_EQ(deep.model.moe_flex_dispatcher_backend, FlexBackend::kDeepEp);
@@ -99,7 +111,8 @@ TEST(Recipes, TakeWeightsFromAFolder) {
   const RunConfig folder = resolve({.recipe = "qwen3_600m_pretrain", .overrides = {"hf_path=models/x"}}).config;
   EXPECT_EQ(folder.model.hf_path, "models/x");
   EXPECT_FALSE(folder.model.num_layers.has_value());
-  EXPECT_EQ(folder.tokenizer.tokenizer_model, "models/x");
+  EXPECT_EQ(folder.tokenizer.tokenizer_type, TokenizerType::kNull);
+  EXPECT_FALSE(folder.tokenizer.vocab_size.has_value());
 }
 
 TEST(Recipes, AreFoundByNamesOfMegatronBridge) {

@@ -148,7 +148,7 @@ void declare_experts(std::vector<Field>& fields) {
       .with(kExperts);
   model
       .field("moe_expert_capacity_factor", &C::moe_expert_capacity_factor,
-             "drop tokens beyond this share of the mean; negative: never")
+             "drop tokens beyond this share of the mean, above 0; negative: never")
       .with(kExperts);
   model
       .field("moe_pad_expert_input_to_capacity", &C::moe_pad_expert_input_to_capacity,

@@ -107,7 +107,8 @@ void check_prediction(RuleChecker& check) {
                 "Set model.position_embedding_type=rope.");
   check.require(
       *model.mtp_num_layers < model.seq_length, {"model.mtp_num_layers", "model.seq_length"},
-      check.show("model.mtp_num_layers") + " predicts beyond the end of " + check.show("model.seq_length") + ".");
+      check.show("model.mtp_num_layers") + " predicts beyond the end of " + check.show("model.seq_length") + ".",
+      "Use fewer layers of multi-token prediction or longer sequences.");
 }
 
 void check_widths(RuleChecker& check) {
@@ -130,16 +131,18 @@ void check_widths(RuleChecker& check) {
   }
   const auto check_pattern = [&](const std::string& field, const IntegerOrList& pattern, bool binary) {
     if (const auto* frequency = std::get_if<std::int64_t>(&pattern)) {
-      check.require(*frequency >= 1, {field}, check.show(field) + " is less than 1.");
+      check.require(*frequency >= 1, {field}, check.show(field) + " is less than 1.", "Use 1 or more.");
       return;
     }
     const auto& list = std::get<std::vector<std::int64_t>>(pattern);
     check.require(list.size() == static_cast<std::size_t>(*model.num_layers), {field, "model.num_layers"},
                   check.show(field) + " has " + std::to_string(list.size()) + " entries, not one for each of " +
-                      number(*model.num_layers) + " layers.");
+                      number(*model.num_layers) + " layers.",
+                  "Give a list of " + number(*model.num_layers) + " entries, or a number n for every n-th layer.");
     const bool valid =
         std::all_of(list.begin(), list.end(), [](std::int64_t entry) { return entry == 0 || entry == 1; });
-    check.require(!binary || valid, {field}, check.show(field) + " has entries other than 0 and 1.");
+    check.require(!binary || valid, {field}, check.show(field) + " has entries other than 0 and 1.",
+                  "1 is a layer that has it, 0 one that does not.");
   };
   check_pattern("model.moe_layer_freq", model.moe_layer_freq, true);
   if (model.window_attn_skip_freq) check_pattern("model.window_attn_skip_freq", *model.window_attn_skip_freq, true);

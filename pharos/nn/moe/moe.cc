@@ -8,11 +8,14 @@ namespace pharos::nn {
 namespace {
 
 at::Tensor shared_output(const Moe& moe, const at::Tensor& hidden) {
+  // The gate has an input of its own: recomputed or not, its gradient is added to that of `hidden` before the experts'.
   const auto compute = [&moe](const std::vector<at::Tensor>& inputs) {
-    const at::Tensor output = moe.shared_experts->forward(inputs[0]);
-    return moe.shared_expert_gate ? output * at::sigmoid(moe.shared_expert_gate->forward(inputs[0])) : output;
+    const at::Tensor output = moe.shared_experts->forward(inputs.back());
+    return moe.shared_expert_gate ? output * at::sigmoid(moe.shared_expert_gate->forward(inputs.front())) : output;
   };
-  return moe.recompute_shared_experts && c10::GradMode::is_enabled() ? recompute(compute, {hidden}) : compute({hidden});
+  std::vector<at::Tensor> inputs{hidden};
+  if (moe.shared_expert_gate) inputs.push_back(hidden);
+  return moe.recompute_shared_experts && c10::GradMode::is_enabled() ? recompute(compute, inputs) : compute(inputs);
 }
 
 }  // namespace

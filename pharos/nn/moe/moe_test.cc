@@ -132,6 +132,27 @@ TEST(Moe, IsASumOfExperts) {
   }
 }
 
+TEST(Moe, RecomputingSharedExpertsIsBitwiseTheSame) {
+  at::manual_seed(24);
+  for (const bool has_gate : {true, false}) {
+    for (const bool overlaps : {true, false}) {
+      SCOPED_TRACE(std::to_string(has_gate) + std::to_string(overlaps));
+      const Weights weights = random_weights();
+      const at::Tensor hidden = at::randn({kBatch, kTokens, kHidden}), output_grad = at::randn(hidden.sizes());
+      const auto gradient = [&](bool recomputes) {
+        Moe moe = make_moe(weights, {});
+        if (!has_gate) moe.shared_expert_gate.reset();
+        moe.overlaps_shared_experts = overlaps;
+        moe.recompute_shared_experts = recomputes;
+        const at::Tensor input = hidden.clone().requires_grad_();
+        moe.forward(input, {}).backward(output_grad);
+        return input.grad();
+      };
+      EXPECT_TRUE(at::equal(gradient(true), gradient(false)));
+    }
+  }
+}
+
 TEST(Moe, WithoutSharedExperts) {
   at::manual_seed(22);
   Weights weights = random_weights();

@@ -156,6 +156,7 @@ UpdateTarget DataParallel::make_target(const std::vector<config::LrScale>& lr_sc
     target.slots.push_back(
         {.parameter = index,
          .name = parameters_[index]->name,
+         .piece = first_piece(*parameters_[index]),
          .first_element = part.first_element,
          .decays = parameters_[index]->weight_decay,
          .learning_rate_scale = learning_rate_scale(*parameters_[index], lr_scales),
@@ -297,7 +298,9 @@ void DataParallel::for_each_state(const StateVisitor& visit) {
 
 nlohmann::json DataParallel::save_scalars() const { return optimizer_->save_scalars(); }
 
-void DataParallel::restore_scalars(const nlohmann::json& state) { optimizer_->restore_scalars(state); }
+void DataParallel::restore_scalars(const nlohmann::json& state, const std::set<std::string>& newly_trained) {
+  optimizer_->restore_scalars(state, newly_trained);
+}
 
 void DataParallel::copy_data_to_main() {
   settle_values();

@@ -84,7 +84,8 @@ class DataParallel : public tensor::ParameterKeeper {
   }
 
   nlohmann::json save_scalars() const;
-  void restore_scalars(const nlohmann::json& state);
+  /// Optimizer::restore_scalars; the same on every rank.
+  void restore_scalars(const nlohmann::json& state, const std::set<std::string>& newly_trained = {});
   /// After values were loaded, on all ranks: takes them over as main parameters.
   void copy_data_to_main();
   /// After main parameters were loaded: rounds them into the values, on all ranks, each of which must call it.

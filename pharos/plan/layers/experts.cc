@@ -64,7 +64,8 @@ ExpertShape expert_shape(const ModelConfig& model, const LayerShape& shape) {
   if (shape.balance == RoutingBalance::kWorst)
     experts.rows = experts.tokens * experts.ranks * std::min(experts.topk, local);
   if (const double factor = model.moe_expert_capacity_factor.value_or(-1); factor >= 0) {
-    const double most = local * experts.ranks * std::ceil(choices / experts.num_experts * factor);
+    const double most =
+        local * experts.ranks * std::min(experts.tokens, std::ceil(choices / experts.num_experts * factor));
     experts.rows = model.moe_pad_expert_input_to_capacity ? most : std::min(most, experts.rows);
   }
   experts.token_rows = model.moe_token_dispatcher_type == config::TokenDispatcher::kFlex

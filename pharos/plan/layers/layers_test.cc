@@ -118,6 +118,14 @@ TEST(ExpertMemory, WorstRoutingOfExpertParallelRanks) {
                             "model.moe_pad_expert_input_to_capacity=true"}),
               2);
   EXPECT_DOUBLE_EQ(padded.memory.worst_peak_bytes, padded.memory.peak_bytes);  // every expert gets its capacity
+  // However large the factor, an expert takes each token at most once.
+  const auto padded_by = [](const std::string& factor) {
+    return plan_of(with_experts(
+                       {"model.moe_expert_capacity_factor=" + factor, "model.moe_pad_expert_input_to_capacity=true"}),
+                   1)
+        .memory.peak_bytes;
+  };
+  EXPECT_DOUBLE_EQ(padded_by("1e300"), padded_by("1e3"));
 }
 
 // Moments of experts are divided over the 2 ranks that hold the same ones, all others over 4.

@@ -111,7 +111,8 @@ std::vector<CommunicationPart> of_tensor_parallel(const RunConfig& config, const
   add_stream("embedding", {looked_up * shape.hidden, looked_up * shape.hidden});
   add_stream("output layer", {losses * shape.hidden, 2 * losses * shape.hidden});
   add("loss", "all_reduce", num_microbatches, losses * 3 * 4 * shape.tokens());
-  add("gradients of norms and biases", "all_reduce", 1, 4 * static_cast<double>(held.summed_over_tensor));
+  add("gradients of what tensor-parallel ranks hold alike", "all_reduce", 1,
+      4 * static_cast<double>(held.summed_over_tensor));
   return parts;
 }
 

@@ -9,7 +9,8 @@ namespace pharos::nn {
 
 std::int64_t expert_capacity(std::int64_t tokens, std::int64_t topk, std::int64_t num_experts, double factor) {
   const double mean = static_cast<double>(tokens * topk) / static_cast<double>(num_experts);
-  return std::min(tokens, static_cast<std::int64_t>(std::ceil(mean * factor)));
+  // A large factor gives more than an integer holds: the smaller is taken first.
+  return static_cast<std::int64_t>(std::min(static_cast<double>(tokens), std::ceil(mean * factor)));
 }
 
 at::Tensor beyond_capacity(const at::Tensor& experts, const at::Tensor& probabilities, std::int64_t num_experts,

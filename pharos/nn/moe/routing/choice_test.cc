@@ -52,6 +52,13 @@ TEST(Choice, EqualsMegatron) {
   }
 }
 
+TEST(Choice, CapacityIsAtMostAllTokens) {
+  for (const double factor : {4.0, 1e17, 1e300, std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(expert_capacity(1000, 2, 8, factor), 1000) << factor;
+  }
+  EXPECT_EQ(expert_capacity(1000, 2, 8, 1e-9), 1);
+}
+
 TEST(Choice, DroppingEqualsMegatron) {
   const Fixture fixture("megatron/moe.safetensors");
   for (const nlohmann::json& item : megatron_cases()) {
