@@ -247,7 +247,7 @@ class BadInput(HuggingFaceTest):
             (["export", self.folder / "nothing", self.folder / "x"], "no checkpoint"),
             (["import", FIXTURES / "llama", RECIPE], "is not a folder"),
             (["export", checkpoint, self.folder / "x", "--family", "none_such"], "none_such"),
-            (["export", checkpoint, self.folder / "x", "--max-shard-size", "many"], "--max-shard-size"),
+            *((["export", checkpoint, self.folder / "x", f"--max-shard-size={size}"], f"'{size}' is not a size above 0") for size in ("many", "-5GB", "0", "0KB")),
             (["verify", FIXTURES / "llama"], "--oracle"),
         ):
             finished = run("hf", *command)

@@ -52,7 +52,11 @@ const Family& family_of(const json& parsed, const std::string& where) {
   if (!parsed.is_object()) throw_problems(where, {"it is not a JSON object"});
   const json type = parsed.value("model_type", json());
   const json architectures = parsed.value("architectures", json::array());
-  const bool is_named = architectures.is_array() && !architectures.empty() && architectures[0].is_string();
+  const bool is_list = architectures.is_array() && std::all_of(architectures.begin(), architectures.end(),
+                                                               [](const json& one) { return one.is_string(); });
+  if (!is_list && !architectures.is_null())
+    throw_problems(where, {"architectures = " + architectures.dump() + " is not a list of names"});
+  const bool is_named = is_list && !architectures.empty();
   const std::string architecture = is_named ? architectures[0].get<std::string>() : "";
   if (type.is_null() && architecture.empty()) throw_problems(where, {"it has neither model_type nor architectures"});
   for (const Family* family : families()) {

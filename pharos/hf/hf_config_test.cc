@@ -257,6 +257,20 @@ TEST(HfConfig, RefusesWhatItCannotBuild) {
       {"llama", R"({"model_type": "bert"})", "the family is \"bert\""},
       {"llama", R"({"model_type": "bert"})", "gpt2 (GPT2LMHeadModel), llama (LlamaForCausalLM), mistral"},
       {"llama", R"({"architectures": ["LlamaForSequenceClassification"]})", "not a causal language model"},
+      {"llama", R"({"architectures": "LlamaForCausalLM"})",
+       "architectures = \"LlamaForCausalLM\" is not a list of names"},
+      {"llama", R"({"architectures": [7]})", "architectures = [7] is not a list of names"},
+      {"llama", R"({"attention_dropout": 1})", "attention_dropout = 1 is not a probability below 1"},
+      {"gpt2", R"({"attn_pdrop": 1.5})", "attn_pdrop = 1.5 is not a probability below 1"},
+      {"gpt2", R"({"resid_pdrop": 2})", "resid_pdrop = 2 is not a probability below 1"},
+      {"llama", R"({"rope_parameters": {"rope_theta": 1e308}})", "rope_theta = 1e+308 is not a number from 1.0 to"},
+      {"llama", R"({"rope_parameters": {"rope_theta": 0.5}})", "rope_theta = 0.5 is not a number from 1.0 to"},
+      {"llama", R"({"rope_parameters": {"rope_type": "linear", "factor": 0.5}})",
+       "factor = 0.5 is not a number from 1.0"},
+      {"llama", R"({"rope_parameters": {"rope_type": "llama3", "factor": 1e300}})", "factor = 1e+300 is not a number"},
+      {"gpt_oss", R"({"rope_parameters": {"rope_type": "yarn", "factor": 0.1}})",
+       "factor = 0.1 is not a number from 1.0"},
+      {"deepseek_v2", R"({"rope_scaling": {"type": "yarn", "factor": 1e9}})", "factor = 1000000000.0 is not a number"},
       {"llama", R"({"hidden_size": null})", "hidden_size is missing"},
       {"llama", R"({"hidden_size": "64"})", "hidden_size = \"64\" is not a whole number from 1 to"},
       {"llama", R"({"num_hidden_layers": 2147483648})",
@@ -309,6 +323,18 @@ TEST(HfConfig, RefusesWhatItCannotBuild) {
     if (std::string(item.change).find("rope_parameters") != std::string::npos)
       changed["rope_parameters"] = json::parse(item.change)["rope_parameters"];
     EXPECT_THAT(error_of([&] { parse(changed); }), HasSubstr(item.message)) << item.change;
+  }
+}
+
+TEST(HfConfig, ScaleOfScoresComesBackExactly) {
+  for (const double scalar : {256.0, 224.0, 24.5, 144.0, 0.3, 1e-3, 12345.678, 1e16}) {
+    json changed = base_config("gemma2");
+    changed["query_pre_attn_scalar"] = scalar;
+    const HfModel hf = parse(changed);
+    const json written = to_hf_config(hf);
+    EXPECT_NEAR(written["query_pre_attn_scalar"].get<double>(), scalar, 1e-9 * scalar);
+    EXPECT_EQ(written["query_pre_attn_scalar"].is_number_integer(), scalar == std::round(scalar) && scalar < 1e15);
+    EXPECT_EQ(parse(written).model.softmax_scale, hf.model.softmax_scale) << scalar;
   }
 }
 

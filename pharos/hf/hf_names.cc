@@ -211,6 +211,17 @@ std::vector<StoredTensor> stored_tensors(const NameTable& table, const std::vect
   return stored;
 }
 
+std::vector<std::pair<std::string, std::string>> stored_copies(const NameTable& table, bool with_prefix) {
+  std::vector<std::pair<std::string, std::string>> copies;
+  for (std::int64_t depth = 0; depth < table.num_prediction_layers; ++depth) {
+    for (const NameRule& copy : table.copies) {
+      copies.emplace_back((with_prefix ? table.prefix : "") + fill(copy.tensor, kLayer, table.num_layers + depth),
+                          locate(table, copy.piece, with_prefix)->tensor);
+    }
+  }
+  return copies;
+}
+
 bool is_known_tensor(const NameTable& table, const std::string& tensor, bool with_prefix) {
   const auto name = without_prefix(table, tensor, with_prefix);
   return std::any_of(table.rules.begin(), table.rules.end(), [&](const NameRule& rule) {
@@ -235,15 +246,18 @@ bool is_ignorable(const NameTable& table, const std::string& tensor, bool with_p
                                 [&](const char* pattern) { return match(pattern, *name).has_value(); });
 }
 
-void drop_absent_prediction_layers(HfModel& hf, const std::vector<std::string>& tensors) {
-  if (!hf.model.mtp_num_layers) return;
+bool has_stored_prediction_layers(const HfModel& hf, const std::vector<std::string>& tensors) {
   const NameTable table = name_table(hf);
-  const bool has_any = std::any_of(tensors.begin(), tensors.end(), [&](const std::string& tensor) {
-    const auto name = without_prefix(table, tensor, tensor.starts_with(table.prefix));
-    const auto layer = layer_of(*name);
-    return layer && *layer >= table.num_layers;
-  });
-  if (!has_any) hf.model.mtp_num_layers.reset();
+  return table.may_have_prediction_layers &&
+         std::any_of(tensors.begin(), tensors.end(), [&](const std::string& tensor) {
+           const auto name = without_prefix(table, tensor, tensor.starts_with(table.prefix));
+           const auto layer = layer_of(*name);
+           return layer && *layer >= table.num_layers;
+         });
+}
+
+void drop_absent_prediction_layers(HfModel& hf, const std::vector<std::string>& tensors) {
+  if (hf.model.mtp_num_layers && !has_stored_prediction_layers(hf, tensors)) hf.model.mtp_num_layers.reset();
 }
 
 HfModel read_hf_model(const std::filesystem::path& folder) {

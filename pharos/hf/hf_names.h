@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pharos/hf/families/name_rule.h"
@@ -86,6 +87,10 @@ struct StoredTensor {
 std::vector<StoredTensor> stored_tensors(const NameTable& table, const std::vector<const tensor::Piece*>& pieces,
                                          bool with_prefix = true);
 
+/// Names of the copies that the layers of multi-token prediction may hold, each with that of the tensor it is a copy
+/// of.
+std::vector<std::pair<std::string, std::string>> stored_copies(const NameTable& table, bool with_prefix);
+
 /// True when some piece of the model may lie in `tensor` (with the number of any expert).
 bool is_known_tensor(const NameTable& table, const std::string& tensor, bool with_prefix);
 
@@ -93,13 +98,16 @@ bool is_known_tensor(const NameTable& table, const std::string& tensor, bool wit
 /// that is built without them.
 bool is_ignorable(const NameTable& table, const std::string& tensor, bool with_prefix);
 
+/// Whether one of `tensors`, the names in the files, belongs to a layer of multi-token prediction, announced or not.
+bool has_stored_prediction_layers(const HfModel& hf, const std::vector<std::string>& tensors);
+
 /// config.json may announce layers of multi-token prediction that the files lack (transformers drops them when it
 /// saves). If none of `tensors`, the names in the files, belongs to one, the model is built without
 /// (model.mtp_num_layers unset); otherwise it is unchanged, and those that are incomplete are missing tensors.
 void drop_absent_prediction_layers(HfModel& hf, const std::vector<std::string>& tensors);
 
-/// read_hf_config(), without layers of multi-token prediction that the folder's weights lack; where there are no weights
-/// yet, as config.json says.
+/// read_hf_config(), without layers of multi-token prediction that the folder's weights lack; where there are no
+/// weights yet, as config.json says.
 HfModel read_hf_model(const std::filesystem::path& folder);
 
 }  // namespace pharos::hf

@@ -39,7 +39,7 @@ bool is_weight_type(ElementType type) {
 /// Empty when the stored tensor fits the piece.
 std::string mismatch(const std::string& piece, const std::vector<std::int64_t>& expected, const TensorEntry& entry) {
   if (!is_weight_type(entry.type))
-    return entry.name + " has the type " + checkpoint::element_type_name(entry.type) + ", not F32, BF16 or F16";
+    return entry.name + " has the type " + checkpoint::element_type_name(entry.type) + ", not F64, F32, BF16 or F16";
   const bool has_more_positions =
       piece == kPositions && entry.shape.size() == 2 && entry.shape[0] >= expected[0] && entry.shape[1] == expected[1];
   if (entry.shape == expected || has_more_positions) return "";
@@ -73,6 +73,17 @@ std::string compare_tied_head(const SafetensorsSet& set, const NameTable& table,
   if (set.find(head.tensor) == nullptr || set.find(words.tensor) == nullptr) return "";
   if (same_tensor(set, head.tensor, set, words.tensor)) return "";
   return head.tensor + " differs from " + words.tensor + ", but config.json ties them (tie_word_embeddings)";
+}
+
+/// Layers of multi-token prediction share the model's embedding and output layer; copies stored with them must say the
+/// same.
+void compare_copies(const SafetensorsSet& set, const NameTable& table, bool with_prefix, Problems& problems) {
+  const std::string words = locate(table, kWords, with_prefix)->tensor;
+  for (const auto& [copy, original] : stored_copies(table, with_prefix)) {
+    const std::string& same = set.find(original) != nullptr ? original : words;  // a tied model may store one of them
+    if (set.find(copy) == nullptr || set.find(same) == nullptr || same_tensor(set, copy, set, same)) continue;
+    problems.other.push_back(copy + " differs from " + same + ", which layers of multi-token prediction share");
+  }
 }
 
 std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameters, const NameTable& table,
@@ -179,6 +190,7 @@ std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& paramete
     if (const std::string text = compare_tied_head(set, table, with_prefix); !text.empty())
       problems.other.push_back(text);
   }
+  compare_copies(set, table, with_prefix, problems);
   find_surplus(set, table, with_prefix, used, is_tied, mesh.size(comm::MeshDim::kPipeline) == 1, problems);
   if (!problems.empty()) problems.raise(folder);
   return wanted;

@@ -151,6 +151,26 @@ TEST(LoadWeights, TiedModelsTakeAnEqualHeadOnly) {
               HasSubstr("lm_head.weight differs from model.embed_tokens.weight"));
 }
 
+TEST(LoadWeights, LayersOfMultiTokenPredictionTakeEqualCopiesOnly) {
+  const FixtureCopy copy("deepseek_v3");
+  test::add_prediction_layer(copy);
+  const auto check = [&] {
+    const config::ModelConfig config = read_hf_config(copy.path()).model;
+    const comm::Mesh mesh(1, {});
+    model::Transformer model(config, model::whole_model(config), mesh, 0);
+    return error_of([&] { check_weights(model.parameters(), copy.path(), mesh, 0); });
+  };
+  EXPECT_EQ(check(), "no error");
+  copy.change_weights([](FixtureCopy::Weights& weights) {
+    weights["model.layers.3.embed_tokens.weight"][3][5] += 1e-3;
+    weights["model.layers.3.shared_head.head.weight"][3][5] += 1e-3;
+  });
+  EXPECT_THAT(check(), HasSubstr("model.layers.3.embed_tokens.weight differs from model.embed_tokens.weight"));
+  EXPECT_THAT(check(), HasSubstr("model.layers.3.shared_head.head.weight differs from lm_head.weight"));
+  copy.change_json("config.json", [](nlohmann::json& json) { json["num_nextn_predict_layers"] = 0; });
+  EXPECT_EQ(check(), "no error") << "a model without such layers takes nothing of them";
+}
+
 TEST(LoadWeights, SkipsBuffersAndConvertsTypes) {
   const FixtureCopy copy("gpt2");
   const at::Tensor before = copy.weights().at("transformer.wte.weight");

@@ -39,6 +39,20 @@ config::DType dtype_of(const std::string& name) {
   return name == "fp16" ? config::DType::kFloat16 : config::DType::kFloat32;
 }
 
+/// Replaces "5GB" by its number of bytes; returns what is wrong with it.
+std::string to_bytes(std::string& text) {
+  std::string number = text;
+  bool is_size = true;
+  try {
+    is_size = CLI::AsSizeValue(true)(number).empty() && number != "0";
+  } catch (const CLI::ValidationError&) {
+    is_size = false;
+  }
+  if (!is_size) return "'" + text + "' is not a size above 0, for example 500MB or 5GB";
+  text = number;
+  return "";
+}
+
 void run_export(const ExportArguments& arguments) {
   hf::ExportOptions options{.checkpoint = arguments.checkpoint, .target = arguments.target};
   if (!arguments.source.empty()) options.source = arguments.source;
@@ -64,8 +78,7 @@ void add_export(CLI::App& hf) {
   command
       ->add_option("--max-shard-size", arguments->max_shard_bytes,
                    "Size of a file, for example 5GB (default: files as in --hf-path, else 5GB)")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::PositiveNumber);
+      ->transform(CLI::Validator(to_bytes, "SIZE"));
   command->add_flag("--force", arguments->replaces, "Replace an earlier export at OUT");
   command->callback([arguments] { run_export(*arguments); });
 }

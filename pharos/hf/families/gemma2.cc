@@ -11,6 +11,16 @@ namespace {
 using config::ModelConfig;
 using nlohmann::json;
 
+/// The number whose inverse root is `scale`, exactly if there is one.
+double scalar_of(double scale) {
+  const double near = 1 / (scale * scale);
+  for (const double candidate : {std::round(near), std::round(near * 1e6) / 1e6, near, std::nextafter(near, 0.0),
+                                 std::nextafter(near, 2 * near)}) {
+    if (1 / std::sqrt(candidate) == scale) return candidate;
+  }
+  return near;
+}
+
 /// Scores are divided by the root of this.
 Row query_scalar() {
   return {[](Reader& reader, ModelConfig& model) {
@@ -20,7 +30,9 @@ Row query_scalar() {
             if (!model.hidden_size || !model.num_attention_heads) return;
             const double width = static_cast<double>(config::kv_channels_or_default(model));
             const double scale = model.softmax_scale.value_or(1 / std::sqrt(width));
-            written["query_pre_attn_scalar"] = std::llround(1 / (scale * scale));
+            const double scalar = scalar_of(scale);
+            const bool is_whole = scalar == std::round(scalar) && scalar < 1e15;
+            written["query_pre_attn_scalar"] = is_whole ? json(std::llround(scalar)) : json(scalar);
           }};
 }
 

@@ -19,8 +19,8 @@ Row feed_forward_width() {
 
 Row hidden_dropout() {
   return {[](Reader& reader, ModelConfig& model) {
-            model.hidden_dropout = reader.not_negative("resid_pdrop", 0.1);
-            if (reader.not_negative("embd_pdrop", 0.1) != model.hidden_dropout)
+            model.hidden_dropout = reader.dropout("resid_pdrop", 0.1);
+            if (reader.dropout("embd_pdrop", 0.1) != model.hidden_dropout)
               reader.report("embd_pdrop and resid_pdrop differ; Pharos has one hidden_dropout for both");
           },
           [](const ModelConfig& model, json& written) {
@@ -73,7 +73,7 @@ const Family& gpt2() {
               constant(&ModelConfig::add_bias_linear, true),
               constant(&ModelConfig::gated_linear_unit, false),
               activation("activation_function", "gelu_new"),
-              not_negative("attn_pdrop", &ModelConfig::attention_dropout, 0.1),
+              dropout("attn_pdrop", &ModelConfig::attention_dropout, 0.1),
               hidden_dropout(),
               flag("tie_word_embeddings", &ModelConfig::share_embeddings_and_output_weights, true),
               must_be("scale_attn_weights", true),

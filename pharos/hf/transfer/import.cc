@@ -153,6 +153,11 @@ TransferResult import_folder(const ImportOptions& options) {
   check_weights(model->parameters(), options.source, model->mesh(), 0);
   check_apart(options.target, {options.source});
   TransferResult result{.family = family_name(*hf.family), .num_files = 1};
+  if (!hf.model.mtp_num_layers && has_stored_prediction_layers(hf, set.names())) {
+    result.warnings.push_back(
+        "The files hold layers of multi-token prediction that config.json does not announce "
+        "(num_nextn_predict_layers): the model is built without them.");
+  }
   const std::vector<Incoming> incoming = list_incoming(pieces_of(*model), name_table(hf), set, result.warnings);
 
   NewFolder folder(options.target, options.replaces, is_folder_of_checkpoints);

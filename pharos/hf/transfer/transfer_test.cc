@@ -167,6 +167,21 @@ TEST(HfTransfer, EveryTensorKeepsTheTypeItCameIn) {
   EXPECT_EQ(checkpoint::SafetensorsSet(place / "half").find(bias)->type, checkpoint::ElementType::kF32);
 }
 
+TEST(HfTransfer, PredictionLayersAreImportedOrNamed) {
+  const Workplace place;
+  const FixtureCopy source("deepseek_v3");
+  test::add_prediction_layer(source);
+  for (const bool is_announced : {true, false}) {
+    source.change_json("config.json",
+                       [&](nlohmann::json& json) { json["num_nextn_predict_layers"] = is_announced ? 1 : 0; });
+    const TransferResult in = import_folder({source.path(), place / "checkpoint", true});
+    EXPECT_EQ(in.warnings.size(), is_announced ? 0u : 1u);
+    if (!is_announced) EXPECT_THAT(in.warnings.at(0), HasSubstr("config.json does not announce"));
+    export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "out", .replaces = true});
+    EXPECT_TRUE(compare_tensors(source.path(), place / "out").same()) << differences(source.path(), place / "out");
+  }
+}
+
 TEST(HfTransfer, ExpertsOfSeveralTypesAreNamed) {
   const std::string expert = "model.layers.0.mlp.experts.2.up_proj.weight";
   const Workplace place;

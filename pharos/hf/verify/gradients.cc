@@ -53,6 +53,11 @@ at::Tensor expected_values(const checkpoint::SafetensorsSet& oracle, const std::
   return values;
 }
 
+double relative_difference(double difference, double reference, double whole) {
+  constexpr double kFloor = 3e-3;
+  return difference / std::max({reference, kFloor * whole, 1e-30});
+}
+
 NameTable VerifySession::gradient_names(bool& with_prefix) const {
   NameTable table = name_table(hf_);
   with_prefix = oracle_.tensors.find("grad." + locate(table, kWords, true)->tensor) != nullptr;
@@ -115,12 +120,15 @@ void VerifySession::compare_gradients() {
 
 void VerifySession::add_gradient_checks(const std::vector<double>& sums) {
   double squares = 0;
+  const double grad_norm = expected("grad_norm", {1}).item<double>();
   for (std::size_t i = 0; i < tensor_names_.size(); ++i) {
     const double difference = sums[4 * i], reference = sums[4 * i + 1],
                  copies = sums[4 * i + 3] / static_cast<double>(tensor_sizes_[i]);
     squares += sums[4 * i + 2] / copies;
     // A rank held nothing of the tensor: it has not been compared.
-    const double value = copies < 1 ? std::nan("") : std::sqrt(difference) / std::max(std::sqrt(reference), 1e-30);
+    const double value =
+        copies < 1 ? std::nan("")
+                   : relative_difference(std::sqrt(difference), std::sqrt(reference), grad_norm * std::sqrt(copies));
     add("grad." + tensor_names_[i], value, tolerances_.gradient, kRelative);
   }
   for (const std::string& name : oracle_.tensors.names()) {
@@ -129,8 +137,7 @@ void VerifySession::add_gradient_checks(const std::vector<double>& sums) {
     if (name.starts_with("grad.") && !is_known)
       add(name + " (not in the model)", std::nan(""), tolerances_.gradient, kRelative);
   }
-  add("grad_norm", std::abs(std::sqrt(squares) - expected("grad_norm", {1}).item<double>()), tolerances_.grad_norm,
-      kAbsolute);
+  add("grad_norm", std::abs(std::sqrt(squares) - grad_norm), tolerances_.grad_norm, kAbsolute);
 }
 
 }  // namespace pharos::hf

@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "pharos/hf/test_support.h"
+#include "pharos/hf/verify/session.h"
 
 namespace pharos::hf {
 namespace {
@@ -141,6 +144,19 @@ TEST(HfVerify, AWrongOptimizerFailsTheTrajectoryAlone) {
   copy.change_json("trajectory.json", [](nlohmann::json& parsed) { parsed["optimizer"]["weight_decay"] = 0.2; });
   EXPECT_EQ(failures(verify(copy.path(), copy.oracle())),
             (std::vector<std::string>{"trajectory.loss", "trajectory.grad_norm"}));
+}
+
+TEST(HfVerify, GradientsThatVanishAreComparedWithTheWhole) {
+  const double tolerance = Tolerances{}.gradient, whole = 5;
+  EXPECT_LE(relative_difference(1e-8 * whole, 0, whole), tolerance);
+  EXPECT_LE(relative_difference(3e-8 * whole, 2e-8 * whole, whole), tolerance);
+  EXPECT_EQ(relative_difference(1e-5, 0.5, whole), 1e-5 / 0.5);
+  for (const double size : {1.0, 1e-2, 1e-4, 1e-6}) {  // a small gradient of the wrong sign, one that is missing
+    EXPECT_GT(relative_difference(2 * size * whole, size * whole, whole), tolerance) << size;
+    EXPECT_GT(relative_difference(size * whole, size * whole, whole), tolerance) << size;
+  }
+  EXPECT_GT(relative_difference(1e-6 * whole, 0, whole), tolerance) << "a gradient where there is none";
+  EXPECT_TRUE(std::isnan(relative_difference(std::nan(""), 1, whole)));
 }
 
 TEST(HfVerify, NotANumberIsOutsideTolerance) {

@@ -60,7 +60,7 @@ std::vector<Row> llama_like(const LlamaLike& defaults) {
       constant(&ModelConfig::gated_linear_unit, true),
       activation(defaults.activation_key, defaults.activation),
       constant(&ModelConfig::add_bias_linear, false),
-      not_negative("attention_dropout", &ModelConfig::attention_dropout, 0),
+      dropout("attention_dropout", &ModelConfig::attention_dropout, 0),
       constant(&ModelConfig::hidden_dropout, 0.0),
       flag("tie_word_embeddings", &ModelConfig::share_embeddings_and_output_weights, defaults.tie_word_embeddings),
       rotary(defaults.rotary),

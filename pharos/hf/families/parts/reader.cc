@@ -61,6 +61,23 @@ double Reader::number(const std::string& keys, double otherwise, bool above_zero
   return otherwise;
 }
 
+double Reader::between(const std::string& keys, double otherwise, double least, double most) {
+  const json* value = find(keys);
+  if (value == nullptr) return otherwise;
+  const double parsed = value->is_number() ? value->get<double>() : std::nan("");
+  if (parsed >= least && parsed <= most) return parsed;
+  report(prefix_ + chosen(object_, keys) + " = " + value->dump() + " is not a number from " + json(least).dump() +
+         " to " + json(most).dump());
+  return otherwise;
+}
+
+double Reader::dropout(const std::string& keys, double otherwise) {
+  const double value = not_negative(keys, otherwise);
+  if (value < 1) return value;
+  report(prefix_ + chosen(object_, keys) + " = " + find(keys)->dump() + " is not a probability below 1");
+  return otherwise;
+}
+
 bool Reader::flag(const std::string& keys, bool otherwise) {
   const json* value = find(keys);
   if (value == nullptr) return otherwise;

@@ -35,6 +35,10 @@ class Reader {
   std::int64_t index(const std::string& keys, std::int64_t otherwise, std::int64_t most = config::kMostVocabulary);
   double positive(const std::string& keys, double otherwise) { return number(keys, otherwise, true); }
   double not_negative(const std::string& keys, double otherwise) { return number(keys, otherwise, false); }
+  /// A number from `least` to `most`.
+  double between(const std::string& keys, double otherwise, double least, double most);
+  /// A probability below 1.
+  double dropout(const std::string& keys, double otherwise);
   bool flag(const std::string& keys, bool otherwise);
   std::string text(const std::string& keys, const std::string& otherwise);
   /// Reports "KEY = VALUE is not supported (EXPECTED)" for a value that is there and is not `expected`.

@@ -11,6 +11,9 @@ using config::ModelConfig;
 using config::PositionEmbedding;
 using nlohmann::json;
 
+/// Far above any that is used.
+constexpr double kMostTheta = 1e15, kMostFactor = 1e6;
+
 /// m(factor, scale) of YaRN.
 double yarn_scale(double factor, double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
@@ -43,7 +46,7 @@ double or_default(double value, double otherwise) { return value == 0 ? otherwis
 
 Yarn read_yarn(Reader& top, Reader& rope) {
   Yarn yarn;
-  yarn.factor = rope.positive("factor", 1);
+  yarn.factor = rope.between("factor", 1, 1, kMostFactor);
   yarn.original = original_positions(top, rope);
   yarn.beta_fast = or_default(rope.not_negative("beta_fast", 32), 32);
   yarn.beta_slow = or_default(rope.not_negative("beta_slow", 1), 1);
@@ -114,7 +117,7 @@ void read_plain_yarn(Reader& top, Reader& rope, ModelConfig& model) {
 
 void read_llama3(Reader& top, Reader& rope, const std::string& key, ModelConfig& model) {
   model.rope_scaling = true;
-  model.rope_scaling_factor = rope.positive("factor", 1);
+  model.rope_scaling_factor = rope.between("factor", 1, 1, kMostFactor);
   model.rope_scaling_low_freq_factor = rope.positive("low_freq_factor", 1);
   model.rope_scaling_high_freq_factor = rope.positive("high_freq_factor", 4);
   model.rope_scaling_original_max_position_embeddings = original_positions(top, rope);
@@ -152,7 +155,7 @@ void read_scaling(Reader& top, Reader& rope, const std::string& key, ModelConfig
   }
   if (rope.find("factor") == nullptr) rope.report(key + ".factor is missing");
   if (kind == "linear") {
-    model.seq_len_interpolation_factor = rope.positive("factor", 1);
+    model.seq_len_interpolation_factor = rope.between("factor", 1, 1, kMostFactor);
   } else if (kind == "llama3") {
     read_llama3(top, rope, key, model);
   } else if (model.multi_latent_attention) {
@@ -174,7 +177,7 @@ void read_rotary(Reader& top, const Rotary& defaults, ModelConfig& model) {
   Reader rope(object, key + ".", top.problems());
   model.position_embedding_type = PositionEmbedding::kRope;
   model.rope_type = MlaRopeType::kRope;
-  model.rotary_base = (rope.has("rope_theta") ? rope : top).positive("rope_theta", defaults.theta);
+  model.rotary_base = (rope.has("rope_theta") ? rope : top).between("rope_theta", defaults.theta, 1, kMostTheta);
   const double part = (rope.has("partial_rotary_factor") ? rope : top).positive("partial_rotary_factor", 1);
   if (part > 1) top.report("partial_rotary_factor is above 1");
   if (part < 1 && !defaults.may_be_partial) top.report("partial_rotary_factor below 1 is not supported");

@@ -46,6 +46,11 @@ Row not_negative(const char* key, double ModelConfig::*member, double otherwise)
           [=](const ModelConfig& model, json& written) { written[key] = model.*member; }};
 }
 
+Row dropout(const char* key, double ModelConfig::*member, double otherwise) {
+  return {[=](Reader& reader, ModelConfig& model) { model.*member = reader.dropout(key, otherwise); },
+          [=](const ModelConfig& model, json& written) { written[key] = model.*member; }};
+}
+
 Row flag(const char* key, bool ModelConfig::*member, bool otherwise) {
   return {[=](Reader& reader, ModelConfig& model) { model.*member = reader.flag(key, otherwise); },
           [=](const ModelConfig& model, json& written) { written[key] = model.*member; }};

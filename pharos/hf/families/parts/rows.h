@@ -35,6 +35,8 @@ Row count(const char* key, T config::ModelConfig::*member, std::int64_t most = c
 Row positive(const char* key, double config::ModelConfig::*member, double otherwise);
 /// A number from 0.
 Row not_negative(const char* key, double config::ModelConfig::*member, double otherwise);
+/// A probability below 1.
+Row dropout(const char* key, double config::ModelConfig::*member, double otherwise);
 Row flag(const char* key, bool config::ModelConfig::*member, bool otherwise);
 /// A number above 0, or null for none; `otherwise` when the key is absent.
 Row positive_or_null(const char* key, std::optional<double> config::ModelConfig::*member,
