@@ -176,7 +176,9 @@ TEST(HfTransfer, PredictionLayersAreImportedOrNamed) {
                        [&](nlohmann::json& json) { json["num_nextn_predict_layers"] = is_announced ? 1 : 0; });
     const TransferResult in = import_folder({source.path(), place / "checkpoint", true});
     EXPECT_EQ(in.warnings.size(), is_announced ? 0u : 1u);
-    if (!is_announced) EXPECT_THAT(in.warnings.at(0), HasSubstr("config.json does not announce"));
+    if (!is_announced) {
+      EXPECT_THAT(in.warnings.at(0), HasSubstr("config.json does not announce"));
+    }
     export_checkpoint({.checkpoint = place / "checkpoint", .target = place / "out", .replaces = true});
     EXPECT_TRUE(compare_tensors(source.path(), place / "out").same()) << differences(source.path(), place / "out");
   }
