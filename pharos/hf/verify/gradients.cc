@@ -54,7 +54,7 @@ at::Tensor expected_values(const checkpoint::SafetensorsSet& oracle, const std::
 }
 
 double relative_difference(double difference, double reference, double whole) {
-  constexpr double kFloor = 3e-3;
+  constexpr double kFloor = 1e-2;
   return difference / std::max({reference, kFloor * whole, 1e-30});
 }
 

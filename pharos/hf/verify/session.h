@@ -27,8 +27,8 @@ namespace pharos::hf {
 at::Tensor expected_values(const checkpoint::SafetensorsSet& oracle, const std::filesystem::path& path,
                            const std::string& name, at::IntArrayRef shape);
 
-/// The L2 norm of a tensor's difference over that of its reference, but at least over 3e-3 of `whole`, the norm of all
-/// gradients: where a gradient vanishes (softmax over one key), rounding is all there is.
+/// The L2 norm of a tensor's difference over that of its reference, but at least over 1e-2 of `whole`, the norm of all
+/// gradients: where a gradient vanishes (softmax over one key), rounding, about 4e-8 of `whole`, is all there is.
 double relative_difference(double difference, double reference, double whole);
 
 class VerifySession {
