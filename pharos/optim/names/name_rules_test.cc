@@ -38,9 +38,8 @@ TEST(NameRules, APatternThatFitsNothingIsAnErrorWithNearNames) {
               }),
               ::testing::AllOf(HasSubstr("'output_layers.weight', which fits no weight"), HasSubstr("here"),
                                HasSubstr("for example output_layer.weight")));
-  EXPECT_THAT(
-      error_of([&] { check_patterns("optimizer.lr_scales", "", {"decoder.layers.7.*"}, pieces); }),
-      HasSubstr("for example decoder.layers.0.mlp.gate.weight, decoder.layers.0.mlp.up.weight, embedding"));
+  EXPECT_THAT(error_of([&] { check_patterns("optimizer.lr_scales", "", {"decoder.layers.7.*"}, pieces); }),
+              HasSubstr("for example decoder.layers.0.mlp.gate.weight, decoder.layers.0.mlp.up.weight, embedding"));
 }
 
 TEST(NameRules, FrozenWeightsAreNotTrainable) {
