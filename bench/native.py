@@ -1,4 +1,4 @@
-"""Runs the Google Benchmark programs (bench/*_bench.cc) and keeps their results."""
+"""Runs the Google Benchmark programs (bench/programs/*_bench.cc) and keeps their results."""
 
 import json
 import sys

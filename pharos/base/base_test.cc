@@ -108,6 +108,13 @@ TEST_F(FileTest, FaultsNameThePathAndTheReason) {
   EXPECT_THAT(user_error_of([&] { make_directories(folder / "plain"); }), HasSubstr("Cannot create folder"));
 }
 
+TEST_F(FileTest, PipesAreNotWaitedFor) {
+  const std::filesystem::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(user_error_of([&] { MappedFile map(pipe); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(user_error_of([&] { read_json_file(pipe); }), HasSubstr("not a regular file"));
+}
+
 TEST_F(FileTest, MapShowsTheBytesAndMayBeEmpty) {
   write_file_atomically(folder / "m", "abc");
   MappedFile map(folder / "m");

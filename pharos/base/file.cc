@@ -33,7 +33,21 @@ struct Descriptor {
   }
 };
 
+void check_regular(const std::filesystem::path& path, mode_t mode) {
+  if (S_ISREG(mode)) return;
+  throw UserError({.what = "'" + path.string() + "' is not a regular file.",
+                   .where = path.string(),
+                   .why = "It is a pipe, a socket or a device, which cannot be read twice or out of order.",
+                   .fix = "Put a file in its place."});
+}
+
 }  // namespace
+
+std::string read_regular_file(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) check_regular(path, status.st_mode);
+  return read_file(path);
+}
 
 std::string read_file(const std::filesystem::path& path) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -116,11 +130,13 @@ void OutputFile::close() {
 }
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Not blocking: a pipe would wait for a writer before it can be told from a file.
+  const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.value < 0) throw_file_error("read", path_, errno);
   struct stat status {};
   if (::fstat(file.value, &status) != 0) throw_file_error("read", path_, errno);
   if (S_ISDIR(status.st_mode)) throw_file_error("read", path_, EISDIR);
+  check_regular(path_, status.st_mode);
   size_bytes_ = static_cast<std::size_t>(status.st_size);
   if (size_bytes_ == 0) return;
   void* address = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, file.value, 0);

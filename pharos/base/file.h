@@ -11,6 +11,8 @@ namespace pharos::base {
 
 /// Whole content of a file.
 std::string read_file(const std::filesystem::path& path);
+/// The same; UserError for what is not a file but a pipe, for example, that would be waited for without end.
+std::string read_regular_file(const std::filesystem::path& path);
 
 /// Writes `content` to a temporary file beside `path`, syncs it and renames it: readers see the old file or the new
 /// one.

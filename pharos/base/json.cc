@@ -21,6 +21,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-nlohmann::json read_json_file(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
+nlohmann::json read_json_file(const std::filesystem::path& path) {
+  return parse_json(read_regular_file(path), path.string());
+}
 
 }  // namespace pharos::base

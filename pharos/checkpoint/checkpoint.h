@@ -54,17 +54,23 @@ struct LoadOptions {
   /// Names of all pieces of the model, those on other pipeline ranks included. Without them surplus tensors are only
   /// judged without pipeline parallelism.
   std::optional<std::set<std::string>> model_pieces = {};
+  /// Names of all pieces that are trained, those on other ranks included, when state is asked for. Without them those
+  /// of `contents` are judged alone.
+  std::optional<std::set<std::string>> trained_pieces = {};
 };
 
 struct LoadResult {
   TrainState train_state;
   std::vector<std::string> warnings;
+  /// Pieces, also on other ranks, that are trained now and whose state the checkpoint lacks: they begin with none.
+  std::set<std::string> newly_trained;
 };
 
 /// Fills `contents` (allocated) from the checkpoint in `folder` (see find_checkpoint), whatever layout it was saved in;
 /// no more is read than is asked for, but for checksums. Values are converted when types differ; padding becomes zero.
-/// Kinds of state that are not asked for are passed over. UserError naming every missing, surplus and misshapen tensor,
-/// or the damaged file.
+/// Kinds of state that are not asked for are passed over. What is trained may have changed: a weight that has no state
+/// in the checkpoint keeps what is in `contents` (a main parameter takes the weight), and state that is not asked for
+/// is left out, each with a warning. UserError naming every missing, surplus and misshapen tensor, or the damaged file.
 LoadResult load(const Contents& contents, const std::filesystem::path& folder, const LoadOptions& options,
                 const comm::Mesh& mesh, std::int64_t rank);
 

@@ -51,14 +51,20 @@ bool is_checkpoint(const fs::path& folder) {
   return is_there(folder / kManifestFile) && is_there(folder / kMetadataFile);
 }
 
-/// The process that writes `name` ("iter_0000100.tmp.4711", "latest_….txt.tmp.4711"), or nullopt for other names.
-std::optional<std::int64_t> writer_of(const std::string& name) {
+/// "STEM.tmp.4711" or "STEM.old.tmp.4711", and the process that writes it.
+struct TemporaryName {
+  std::string stem;
+  std::int64_t writer;
+};
+
+/// nullopt for other names.
+std::optional<TemporaryName> parse_temporary(const std::string& name) {
   const std::size_t mark = name.rfind(kTemporaryMark);
   if (mark == std::string::npos) return std::nullopt;
   std::string stem = name.substr(0, mark);
   if (stem.ends_with(kReplacedMark)) stem.resize(stem.size() - kReplacedMark.size());
-  if (stem != kTrackerFile && !iteration_of_folder_name(stem)) return std::nullopt;
-  return parse_number(std::string_view(name).substr(mark + kTemporaryMark.size()));
+  const auto writer = parse_number(std::string_view(name).substr(mark + kTemporaryMark.size()));
+  return writer ? std::optional(TemporaryName{std::move(stem), *writer}) : std::nullopt;
 }
 
 /// Whether `process`, which made `entry`, still runs. Numbers of processes are used again: one that began after `entry`
@@ -71,6 +77,17 @@ bool is_running(std::int64_t process, const fs::path& entry) {
   if (!start_ns || ::stat(entry.c_str(), &written) != 0) return true;
   const std::int64_t age_ns = base::wall_ns() - written.st_mtim.tv_sec * kSecondNs - written.st_mtim.tv_nsec;
   return base::monotonic_ns() - *start_ns > age_ns - kSecondNs;
+}
+
+/// Temporary folders and files in `folder` for whose stem `is_ours` holds, and whose writer does not run any more.
+template <typename Predicate>
+void remove_temporaries(const fs::path& folder, const Predicate& is_ours) {
+  for (const fs::path& entry : entries(folder)) {
+    const auto temporary = parse_temporary(entry.filename().string());
+    if (!temporary || !is_ours(temporary->stem) || is_running(temporary->writer, entry)) continue;
+    std::error_code ignored;  // what cannot be removed does no harm but to the disk's space
+    fs::remove_all(entry, ignored);
+  }
 }
 
 std::string list_iterations(const fs::path& path) {
@@ -214,12 +231,24 @@ void write_tracker(const fs::path& save, std::int64_t iteration) {
 }
 
 void remove_leftovers(const fs::path& save) {
-  for (const fs::path& entry : entries(save)) {
-    const auto writer = writer_of(entry.filename().string());
-    if (!writer || is_running(*writer, entry)) continue;
-    std::error_code ignored;  // what cannot be removed does no harm but to the disk's space
-    fs::remove_all(entry, ignored);
+  remove_temporaries(
+      save, [](const std::string& stem) { return stem == kTrackerFile || iteration_of_folder_name(stem).has_value(); });
+}
+
+void remove_leftovers_of(const fs::path& target) {
+  const std::string wanted = target.filename().string();
+  remove_temporaries(target.parent_path(), [&](const std::string& stem) { return stem == wanted; });
+}
+
+void move_to_free_place(const fs::path& temporary, const fs::path& target) {
+  if (::rename(temporary.c_str(), target.c_str()) != 0) {
+    const bool is_taken = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
+    throw base::UserError({.what = "Cannot rename '" + temporary.string() + "' to '" + target.string() +
+                                   "': " + std::strerror(errno) + ".",
+                           .where = target.string(),
+                           .why = is_taken ? "Another process has written there in the meantime." : ""});
   }
+  base::sync_directory(target.parent_path());
 }
 
 void move_into_place(const fs::path& temporary, const fs::path& target) {

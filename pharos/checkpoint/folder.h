@@ -48,8 +48,15 @@ std::string temporary_folder_name(std::int64_t iteration, std::int64_t writer);
 /// Removes temporary folders and files of savers that no longer run on this machine.
 void remove_leftovers(const std::filesystem::path& save);
 
+/// The same for TARGET.tmp.PID and TARGET.old.tmp.PID beside `target` (absolute) alone.
+void remove_leftovers_of(const std::filesystem::path& target);
+
 /// Puts the finished `temporary` folder in place of `target`, which may exist (then it is replaced).
 void move_into_place(const std::filesystem::path& temporary, const std::filesystem::path& target);
+
+/// Puts the finished folder `temporary` where nothing is yet, or an empty folder. UserError when something has appeared
+/// there: of two processes at once the second fails.
+void move_to_free_place(const std::filesystem::path& temporary, const std::filesystem::path& target);
 
 /// Removes all but the `most_recent_k` newest checkpoints (-1 keeps all), never one of `keep`. Returns what was
 /// removed. most_recent_k must not be 0.

@@ -1,8 +1,6 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <set>
 
 #include "pharos/base/error.h"
@@ -11,8 +9,7 @@
 #include "pharos/checkpoint/checkpoint.h"
 #include "pharos/checkpoint/manifest.h"
 #include "pharos/checkpoint/parts/parts.h"
-#include "pharos/checkpoint/parts/rectangle.h"
-#include "pharos/checkpoint/safetensors.h"
+#include "pharos/checkpoint/parts/stored_tensors.h"
 #include "pharos/lens/span.h"
 
 namespace pharos::checkpoint {
@@ -21,67 +18,17 @@ namespace {
 namespace fs = std::filesystem;
 using comm::MeshDim;
 
-[[noreturn]] void throw_damaged(const fs::path& folder, const std::vector<std::string>& problems) {
-  throw base::UserError({.what = "The checkpoint '" + folder.string() + "' is damaged.",
-                         .where = folder.string(),
-                         .why = base::join(problems, "; "),
-                         .fix = "Load an earlier iteration with checkpoint.ckpt_step, or copy this one again."});
-}
-
-/// The files of one checkpoint, opened and checked on first use.
-class FileCache {
- public:
-  FileCache(const Manifest& manifest, fs::path folder, bool with_checksums)
-      : manifest_(manifest), folder_(std::move(folder)), with_checksums_(with_checksums) {}
-
-  const SafetensorsFile& open(const std::string& name) {
-    auto& file = files_[name];
-    if (file == nullptr) {
-      const std::string problem = compare_file(*manifest_.find_file(name), folder_, with_checksums_);
-      if (!problem.empty()) throw_damaged(folder_, {problem});
-      file = std::make_unique<SafetensorsFile>(folder_ / name);
-    }
-    return *file;
-  }
-
-  /// The stored values of `slice`; a file that disagrees with the manifest is damage.
-  at::Tensor values(const StoredTensor& stored, const StoredSlice& slice) {
-    const SafetensorsFile& file = open(slice.file);
-    const std::string& name = slice.entry.empty() ? stored.name : slice.entry;
-    const TensorEntry* entry = file.header().find(name);
-    if (entry == nullptr || entry->shape != slice.shape || entry->type != stored.type) {
-      throw_damaged(folder_, {"'" + slice.file + "' does not hold '" + name + "' as the manifest describes it"});
-    }
-    return file.view(name);
-  }
-
- private:
-  const Manifest& manifest_;
-  fs::path folder_;
-  bool with_checksums_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
-};
-
-/// Copies what `part` and `slice` have in common.
-void copy_overlap(const Part& part, const StoredSlice& slice, FileCache& files, const StoredTensor& stored) {
-  const auto common = intersection({part.offset, part.values.sizes().vec()}, {slice.offset, slice.shape});
-  if (!common) return;
-  at::Tensor source = files.values(stored, slice), target = part.values;
-  for (std::size_t axis = 0; axis < slice.shape.size(); ++axis) {
-    const auto dim = static_cast<std::int64_t>(axis);
-    source = source.narrow(dim, common->begin[axis] - slice.offset[axis], common->shape[axis]);
-    target = target.narrow(dim, common->begin[axis] - part.offset[axis], common->shape[axis]);
-  }
-  target.copy_(source);
-}
-
-/// Fills held.values; those of tensors that the checkpoint lacks stay as they are.
-void fill(const Held& held, const Manifest& manifest, FileCache& files, const comm::Mesh& mesh, std::int64_t rank) {
+/// Fills held.values; those of tensors that the checkpoint lacks stay as they are. Main parameters of weights that were
+/// not trained are the weights.
+void fill(const Held& held, const Manifest& manifest, StoredTensors& tensors, const comm::Mesh& mesh,
+          std::int64_t rank) {
   const Parts parts = parts_of(held, mesh, rank);
   for (const Part& part : parts.parts) {
-    const auto stored = manifest.tensors.find(stored_name(held.kind, *part.piece));
+    auto stored = manifest.tensors.find(stored_name(held.kind, *part.piece));
+    if (stored == manifest.tensors.end() && held.kind == "main_param")
+      stored = manifest.tensors.find(stored_name("", *part.piece));
     if (stored == manifest.tensors.end()) continue;
-    for (const StoredSlice& slice : stored->second.slices) copy_overlap(part, slice, files, stored->second);
+    tensors.copy_to(stored->second, part.offset, part.values);
   }
   for (const at::Tensor& padding : parts.padding) padding.zero_();
 }
@@ -105,17 +52,20 @@ struct Differences {
 /// `elsewhere`: pieces that may lie on other ranks; null: any.
 Differences compare(const Contents& contents, const Manifest& manifest, const std::set<std::string>* elsewhere) {
   Differences differences;
-  std::set<std::string> names, pieces, asked_kinds{""}, kinds_in_fragments;
+  std::set<std::string> names, pieces, frozen, asked_kinds{""}, kinds_in_fragments;
   for (const Held& held : contents) {
     asked_kinds.insert(held.kind);
     if (held.is_fragment) kinds_in_fragments.insert(held.kind);
     for (const tensor::Piece& piece : held.parameter->pieces) {
       pieces.insert(piece.name);
+      if (!held.parameter->trainable) frozen.insert(piece.name);
       const std::string name = stored_name(held.kind, piece);
       if (!held.values.defined() || !names.insert(name).second) continue;
       const auto stored = manifest.tensors.find(name);
       if (stored == manifest.tensors.end()) {
-        differences.missing.push_back(name);
+        // A weight without its state was not trained: see TrainingChange.
+        const bool has_weight = !held.kind.empty() && manifest.tensors.contains(piece.name);
+        if (!has_weight) differences.missing.push_back(name);
       } else if (stored->second.shape != piece.shape) {
         differences.misshapen.push_back(name + " (checkpoint " + shape_text(stored->second.shape) + ", model " +
                                         shape_text(piece.shape) + ")");
@@ -126,12 +76,72 @@ Differences compare(const Contents& contents, const Manifest& manifest, const st
     const std::size_t slash = name.find('/');
     const std::string kind = slash == std::string::npos ? "" : name.substr(0, slash);
     const std::string piece = slash == std::string::npos ? name : name.substr(slash + 1);
+    if (!asked_kinds.contains(kind) || names.contains(name)) continue;
+    if (!kind.empty() && frozen.contains(piece)) continue;
     // State in fragments: that of some parameters lies on other ranks alone.
-    const bool is_known = elsewhere == nullptr || elsewhere->contains(piece) || names.contains(name) ||
+    const bool is_known = elsewhere == nullptr || elsewhere->contains(piece) ||
                           (kinds_in_fragments.contains(kind) && pieces.contains(piece));
-    if (asked_kinds.contains(kind) && !is_known) differences.surplus.push_back(name);
+    if (!is_known) differences.surplus.push_back(name);
   }
   return differences;
+}
+
+/// Pieces of the whole model whose weights are in both: without state in the checkpoint, with state there that is not
+/// asked for.
+struct TrainingChange {
+  std::set<std::string> newly_trained, no_longer_trained;
+};
+
+std::set<std::string> pieces_of(const Contents& contents, bool trained_alone) {
+  std::set<std::string> pieces;
+  for (const Held& held : contents) {
+    if (trained_alone && !held.parameter->trainable) continue;
+    for (const tensor::Piece& piece : held.parameter->pieces) pieces.insert(piece.name);
+  }
+  return pieces;
+}
+
+/// Kinds of state that every trained weight has: fp32 weights have no main parameter.
+std::vector<std::string> moment_kinds(const Manifest& manifest) {
+  std::vector<std::string> kinds = manifest.state_kinds;
+  std::erase(kinds, "main_param");
+  return kinds;
+}
+
+/// `pieces`: of the model.
+TrainingChange training_change(const std::set<std::string>& pieces, const std::set<std::string>& trained,
+                               const Manifest& manifest) {
+  TrainingChange change;
+  const std::vector<std::string> kinds = moment_kinds(manifest);
+  for (const std::string& piece : pieces) {
+    if (!manifest.tensors.contains(piece)) continue;
+    tensor::Piece named;
+    named.name = piece;
+    for (const std::string& kind : kinds) {
+      const bool is_stored = manifest.tensors.contains(stored_name(kind, named));
+      if (is_stored != trained.contains(piece))
+        (is_stored ? change.no_longer_trained : change.newly_trained).insert(piece);
+    }
+  }
+  return change;
+}
+
+void report_change(const TrainingChange& change, const Manifest& manifest, std::vector<std::string>& warnings) {
+  const auto list = [](const std::set<std::string>& pieces, const char* after) {
+    return std::to_string(pieces.size()) + (pieces.size() == 1 ? " weight" : " weights") + after + ": " +
+           base::join({pieces.begin(), pieces.end()}, ", ") + ".";
+  };
+  if (!change.newly_trained.empty()) {
+    warnings.push_back("The checkpoint of iteration " + std::to_string(manifest.iteration) + " has no " +
+                       base::join(moment_kinds(manifest), ", ") + " of " + list(change.newly_trained, "") +
+                       " They were not trained then and begin with fresh state.");
+  }
+  if (!change.no_longer_trained.empty()) {
+    warnings.push_back("The optimizer state of " +
+                       list(change.no_longer_trained, change.no_longer_trained.size() == 1
+                                                          ? " that is not trained now is left out"
+                                                          : " that are not trained now is left out"));
+  }
 }
 
 /// Errors for kinds of state the checkpoint lacks altogether: one clear message instead of a list of names.
@@ -176,13 +186,19 @@ LoadResult load(const Contents& contents, const fs::path& folder, const LoadOpti
                            .why = differences.text(),
                            .fix = "Use the model settings of its " + std::string(kRunConfigFile) + "."});
   }
+  if (options.trained_pieces || !state_kinds(contents).empty()) {
+    const TrainingChange change = training_change(options.model_pieces.value_or(pieces_of(contents, false)),
+                                                  options.trained_pieces.value_or(pieces_of(contents, true)), manifest);
+    report_change(change, manifest, result.warnings);
+    result.newly_trained = change.newly_trained;
+  }
   if (differs) result.warnings.push_back("Checkpoint '" + folder.string() + "': " + differences.text() + ".");
 
   PHAROS_TRACE_REGION("dcp.read_data");
   const at::NoGradGuard no_grad;
-  FileCache files(manifest, folder, options.verify_checksums);
+  StoredTensors tensors(manifest, folder, options.verify_checksums);
   for (const Held& held : contents) {
-    if (held.values.defined()) fill(held, manifest, files, mesh, rank);
+    if (held.values.defined()) fill(held, manifest, tensors, mesh, rank);
   }
   return result;
 }
@@ -208,12 +224,12 @@ VerifyReport verify(const fs::path& folder) {
     report.problems.push_back(problem);
     damaged.insert(file.name);
   }
-  FileCache files(manifest, folder, false);
+  StoredTensors tensors(manifest, folder, false);
   for (const auto& [name, stored] : manifest.tensors) {
     for (const StoredSlice& slice : stored.slices) {
       if (damaged.contains(slice.file)) continue;
       try {
-        files.values(stored, slice);
+        tensors.check(stored, slice);
       } catch (const base::UserError& error) {
         report.problems.push_back(error.parts().why);
       }

@@ -12,6 +12,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/base/json.h"
+#include "pharos/base/pages.h"
 
 namespace pharos::checkpoint {
 namespace {
@@ -235,7 +236,14 @@ Manifest read_manifest(const fs::path& folder) {
 
 StoredFile describe_file(const fs::path& path) {
   const base::MappedFile file(path);
-  return {path.filename().string(), file.size_bytes(), update_crc32(0, file.data(), file.size_bytes())};
+  std::uint32_t crc = 0;
+  for (std::size_t begin = 0; begin < file.size_bytes(); begin += base::kMappedBlockBytes) {
+    const std::size_t block = std::min(base::kMappedBlockBytes, file.size_bytes() - begin);
+    base::load_pages(file.data() + begin, block);
+    crc = update_crc32(crc, file.data() + begin, block);
+    base::release_pages(file.data() + begin, block);
+  }
+  return {path.filename().string(), file.size_bytes(), crc};
 }
 
 std::string compare_file(const StoredFile& file, const fs::path& folder, bool with_checksum) {

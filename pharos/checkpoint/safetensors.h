@@ -33,12 +33,21 @@ class SafetensorsFile {
   /// UserError when the file has no such tensor.
   at::Tensor view(const std::string& name) const;
 
-  /// A copy of the part of `shape` at `offset`; only its pages are read. UserError when the part is not inside.
+  /// Fills `target` (any device, strides and type that a copy converts to) with the part of its shape at `offset`. Only
+  /// its pages are read, a few MiB at a time, and given back at once. UserError when the part is not inside.
+  void copy_to(const std::string& name, const std::vector<std::int64_t>& offset, const at::Tensor& target) const;
+
+  /// The same for elements that lie anyhow: element [i, j, …] of `target` is first + i strides[0] + j strides[1] + … of
+  /// the stored tensor, flattened. All must lie in it.
+  void copy_strided(const std::string& name, std::int64_t first, at::IntArrayRef strides, at::Tensor target) const;
+
+  /// A copy of the part of `shape` at `offset`, read likewise.
   at::Tensor slice(const std::string& name, const std::vector<std::int64_t>& offset,
                    const std::vector<std::int64_t>& shape) const;
 
  private:
   const TensorEntry& entry(const std::string& name) const;
+  void check_inside(const TensorEntry& found, const std::vector<std::int64_t>& offset, at::IntArrayRef shape) const;
 
   std::shared_ptr<base::MappedFile> file_;
   SafetensorsHeader header_;
@@ -53,6 +62,8 @@ class SafetensorsWriter {
 
   /// The next tensor, in the order given; type and shape must match. Any device and strides.
   void write(const at::Tensor& tensor);
+  /// The next elements of it, in row-major order: several calls make up the tensor.
+  void write_part(const at::Tensor& values);
 
   /// Syncs and closes; every tensor must have been written.
   void close();
@@ -67,6 +78,7 @@ class SafetensorsWriter {
   base::OutputFile file_;
   std::vector<TensorEntry> tensors_;
   std::size_t next_ = 0;
+  std::size_t part_bytes_ = 0;  ///< written of the next tensor
   std::uint32_t crc32_ = 0;
 };
 
@@ -90,10 +102,17 @@ class SafetensorsSet {
   const TensorEntry* find(const std::string& name) const;
   /// As SafetensorsFile::view.
   at::Tensor view(const std::string& name) const;
+  /// As SafetensorsFile::copy_to.
+  void copy_to(const std::string& name, const std::vector<std::int64_t>& offset, const at::Tensor& target) const;
+  /// As SafetensorsFile::copy_strided.
+  void copy_strided(const std::string& name, std::int64_t first, at::IntArrayRef strides,
+                    const at::Tensor& target) const;
   /// As SafetensorsFile::slice.
   at::Tensor slice(const std::string& name, const std::vector<std::int64_t>& offset,
                    const std::vector<std::int64_t>& shape) const;
   const std::filesystem::path& path() const { return path_; }
+  /// Name of the file that holds the tensor. UserError when none does.
+  std::string file_name_of(const std::string& name) const;
 
  private:
   void open(const std::filesystem::path& path);

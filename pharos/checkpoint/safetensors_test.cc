@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "pharos/base/error.h"
+#include "pharos/checkpoint/safetensors_index.h"
 #include "pharos/checkpoint/test_support.h"
 
 namespace pharos::checkpoint {
@@ -151,6 +152,47 @@ TEST(Safetensors, SlicesAreCopiesOfTheRightPart) {
   EXPECT_THAT(error_of([&] { file.view("x"); }), HasSubstr("no tensor 'x'"));
 }
 
+// Several blocks, rows longer than one, an axis that is not in the order of the file, every second row, another type.
+TEST(Safetensors, PartsAreCopiedToWhereTheyBelong) {
+  const TemporaryFolder folder;
+  const at::Tensor tall = at::arange(3'000'000, at::kInt).view({1500, 2000}), wide = tall.view({2, 1'500'000});
+  write_safetensors(folder.path() / "a.safetensors", {{"tall", tall}, {"wide", wide}});
+  const SafetensorsFile file(folder.path() / "a.safetensors");
+  const at::Tensor target = at::full({1000, 1400}, -1, at::kDouble);
+  file.copy_to("tall", {10, 5}, target.t().narrow(0, 100, 1200).narrow(1, 50, 900));
+  EXPECT_TRUE(at::equal(target.narrow(0, 50, 900).narrow(1, 100, 1200),
+                        tall.narrow(0, 10, 1200).narrow(1, 5, 900).t().to(at::kDouble)));
+  EXPECT_EQ(target.eq(-1).sum().item<std::int64_t>(), 1000 * 1400 - 900 * 1200);
+  const at::Tensor rows = at::empty({2, 1'499'000}, at::kInt);
+  file.copy_to("wide", {0, 500}, rows);
+  EXPECT_TRUE(at::equal(rows, wide.narrow(1, 500, 1'499'000)));
+  const at::Tensor odd = at::empty({750, 2000}, at::kInt);
+  file.copy_strided("tall", 2000, {4000, 1}, odd);
+  EXPECT_TRUE(at::equal(odd, tall.view({750, 2, 2000}).select(1, 1)));
+  file.copy_to("tall", {1500, 0}, at::empty({0, 2000}));
+  EXPECT_THROW(file.copy_strided("tall", 4000, {4000, 1}, odd), base::InternalError);
+}
+
+TEST(Safetensors, TensorsAreWrittenInParts) {
+  const TemporaryFolder folder;
+  const at::Tensor values = at::arange(24, at::kFloat).view({6, 4});
+  {
+    SafetensorsWriter writer(
+        folder.path() / "a.safetensors",
+        {{"w", ElementType::kF32, {6, 4}}, {"none", ElementType::kF32, {0}}, {"s", ElementType::kF32, {}}});
+    writer.write_part(values.narrow(0, 0, 1));
+    writer.write_part(values.narrow(0, 1, 5));
+    EXPECT_THROW(writer.write(at::ones({1})), base::InternalError);
+    writer.write(at::empty({0}));
+    EXPECT_THROW(writer.close(), base::InternalError);
+    writer.write(at::full({}, 2.5f));
+    writer.close();
+  }
+  const SafetensorsFile file(folder.path() / "a.safetensors");
+  EXPECT_TRUE(at::equal(file.view("w"), values));
+  EXPECT_EQ(file.view("s").item<float>(), 2.5f);
+}
+
 TEST(Safetensors, ViewOutlivesFileAndReadsMisalignedData) {
   const TemporaryFolder folder;
   std::string content =
@@ -164,6 +206,8 @@ TEST(Safetensors, ViewOutlivesFileAndReadsMisalignedData) {
     EXPECT_NE(file.header().data_offset_bytes % 4, 0u);
     view = file.view("w");
   }
+  const at::Tensor copy = SafetensorsFile(folder.path() / "a.safetensors").slice("w", {1}, {1});
+  EXPECT_EQ(copy.item<float>(), -2.f);
   EXPECT_EQ(view[0].item<float>(), 1.5f);
   EXPECT_EQ(view[1].item<float>(), -2.f);
 }
@@ -194,6 +238,35 @@ TEST(SafetensorsSet, ReadsIndexedShardsAndNamesEveryFault) {
   write_safetensors(folder.path() / "model-3.safetensors", {{"a", a}});
   EXPECT_THAT(error_of([&] { SafetensorsSet(folder.path()); }),
               HasSubstr("'a' is in 'model-1.safetensors' and in 'model-3.safetensors'"));
+}
+
+TEST(SafetensorsIndex, NamesEveryFault) {
+  struct Case {
+    const char* json;
+    const char* message;
+  };
+  for (const Case& item :
+       {Case{"", "not valid JSON"}, Case{"[]", "'weight_map' is missing"}, Case{"{}", "'weight_map' is missing"},
+        Case{R"({"weight_map": []})", "not an object"}, Case{R"({"weight_map": {}})", "lists no tensor"},
+        Case{R"({"weight_map": {"a": "b"}, "x": {"y": {"weight_map": 1, "weight_map": 2}}})", "appears twice"},
+        Case{R"({"weight_map": {"a": "b", "a": "c"}})", "'a' appears twice"},
+        Case{R"({"weight_map": {"a": "b"}, "weight_map": {"a": "c"}})", "'weight_map' appears twice"},
+        Case{R"({"weight_map": {"a": 3, "b": null}})",
+             "the file of 'a' is 3, which is not a plain file name; the file of 'b' is null"},
+        Case{R"({"weight_map": {"a": ".."}})", "not a plain file name"},
+        Case{R"({"weight_map": {"a": ""}})", "not a plain file name"},
+        Case{R"({"weight_map": {"a": "/etc/passwd"}})", "not a plain file name"},
+        Case{R"({"weight_map": {"a": "x/../y"}})", "not a plain file name"},
+        Case{R"({"weight_map": {"a": "x\u0000y"}})", "not a plain file name"}}) {
+    const std::string error = error_of([&] { parse_safetensors_index(item.json, "i.json"); });
+    EXPECT_THAT(error, HasSubstr(item.message)) << item.json;
+    EXPECT_THAT(error, HasSubstr("i.json")) << item.json;
+  }
+  const std::map<std::string, std::string> files{{"a", "1.safetensors"}, {"b", "2.safetensors"}};
+  EXPECT_EQ(parse_safetensors_index(render_safetensors_index(files, 12), "i.json"), files);
+  std::string deep = R"({"weight_map": {"a": "b"}, "x": )";
+  for (int i = 0; i < 100'000; ++i) deep += "[";
+  EXPECT_THAT(error_of([&] { parse_safetensors_index(deep, "i.json"); }), HasSubstr("deeper"));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 #include "pharos/cli/data_command.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
-#include "pharos/cli/hf_command.h"
+#include "pharos/cli/hf/hf_command.h"
 #include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/pipeline/pipeline_command.h"
 #include "pharos/cli/plan_command.h"

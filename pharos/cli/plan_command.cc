@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,22 @@ void show_schedule(const Arguments& arguments, const config::ResolvedConfig& res
   }
 }
 
+/// What `pharos train` would say against it, problem by problem; empty: nothing.
+std::vector<std::string> refusals_of_train(const config::ResolveRequest& request, std::int64_t world_size) {
+  try {
+    config::prepare(request, world_size, config::Purpose::kTrain, complete_config);
+  } catch (const base::UserError& error) {
+    std::vector<std::string> problems;
+    std::istringstream text(error.what());
+    for (std::string line; std::getline(text, line);) {
+      if (line.starts_with("- ")) problems.push_back(line.substr(2));
+      if (line.starts_with("    fix: ") && !problems.empty()) problems.back() += " " + line.substr(9);
+    }
+    return problems.empty() ? std::vector<std::string>{error.parts().what + " " + error.parts().fix} : problems;
+  }
+  return {};
+}
+
 void run_plan(const Arguments& arguments) {
   config::ResolveRequest request{.recipe = arguments.recipe, .overrides = arguments.overrides};
   if (request.recipe.find('=') != std::string::npos) {  // no recipe given: the first word is an override already
@@ -76,14 +93,17 @@ void run_plan(const Arguments& arguments) {
       arguments.costs_run.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.costs_run);
   if (!arguments.schedule.empty()) return show_schedule(arguments, resolved, world_size, costs_run);
   const plan::Plan plan = plan::make_plan(resolved, world_size, costs_run);
+  const std::vector<std::string> refusals = refusals_of_train(request, world_size);
   if (arguments.as_json) {
     nlohmann::json json = plan::to_json(plan, arguments.with_ranks);
     json["warnings"] = resolved.warnings;
+    json["refused_by_train"] = refusals;
     std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return;
   }
   std::cout << plan::render(plan, arguments.with_ranks);
   for (const std::string& warning : resolved.warnings) std::cout << "note: " << warning << "\n";
+  for (const std::string& problem : refusals) std::cout << "note: `pharos train` would refuse: " << problem << "\n";
 }
 
 }  // namespace

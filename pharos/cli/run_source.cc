@@ -2,7 +2,7 @@
 
 #include "pharos/config/derived.h"
 #include "pharos/config/schema/schema.h"
-#include "pharos/hf/hf_config.h"
+#include "pharos/hf/hf_names.h"
 #include "pharos/train/make_tokenizer.h"
 
 namespace pharos::cli {
@@ -23,18 +23,26 @@ void complete_vocabulary(config::ResolvedConfig& resolved) {
                       "size of the tokenizer");
 }
 
-/// Geometry of the folder model.hf_path names, for every field that nobody set.
+/// Geometry of the folder model.hf_path names, for every field that nobody set, and the size of its vocabulary.
 void complete_from_hugging_face(config::ResolvedConfig& resolved) {
   if (!resolved.config.model.hf_path) return;
   const std::string folder = *resolved.config.model.hf_path;
   config::RunConfig imported;
-  imported.model = hf::read_hf_config(folder).model;
+  imported.model = hf::read_hf_model(folder).model;
   const config::RunConfig defaults;
   for (const config::Field& field : config::schema().fields()) {
     if (field.section != "model" || !field.member || resolved.is_explicit(field.name)) continue;
     if (field.name == "model.seq_length" && resolved.is_explicit("dataset.seq_length")) continue;
     const config::Value value = field.read(imported);
     if (!(value == field.read(defaults))) config::set_derived(resolved, field.name, value, "config.json of " + folder);
+  }
+  const std::string source = "vocabulary of " + folder;
+  if (!resolved.is_explicit("model.should_pad_vocab"))
+    config::set_derived(resolved, "model.should_pad_vocab", config::Value::of_bool(true), source);
+  if (resolved.config.tokenizer.tokenizer_type == config::TokenizerType::kNull && resolved.config.model.vocab_size &&
+      !resolved.config.tokenizer.vocab_size) {
+    config::set_derived(resolved, "tokenizer.vocab_size", config::Value::of_integer(*resolved.config.model.vocab_size),
+                        source);
   }
 }
 

@@ -11,7 +11,16 @@
 
 namespace pharos::comm {
 
-enum class Operation : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kSend, kReceive, kBarrier };
+enum class Operation : std::uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kSend,
+  kReceive,
+  kBarrier,
+  kAllToAll
+};
 
 /// "all_reduce", …
 const char* operation_name(Operation operation);

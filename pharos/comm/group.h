@@ -72,6 +72,11 @@ class Group {
   [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input, Purpose purpose);
   /// input: size() × output.numel() elements; this rank gets the reduction of its part. `output` may be that part.
   [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, Purpose purpose);
+  /// Rows (along the first axis) between all pairs of members: `input` holds in order of the ranks what goes to each,
+  /// input_rows[r] rows to rank r; `output` what comes from each. input_rows[r] here is output_rows[this rank] on r.
+  [[nodiscard]] Work all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                const std::vector<std::int64_t>& output_rows,
+                                const std::vector<std::int64_t>& input_rows, Purpose purpose);
   /// From group rank `root` to all.
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root, Purpose purpose);
   /// To and from group rank `peer`. Transfers of a pair of ranks are matched in order.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "pharos/base/error.h"
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 
 namespace pharos::config {
 namespace {
@@ -62,7 +62,10 @@ void apply_vocab_rule(RunConfig& config, std::int64_t tokenizer_vocab_size) {
                                  " is smaller than the tokenizer's " + std::to_string(tokenizer_vocab_size) +
                                  " tokens.",
                          .why = "Some token ids would have no embedding.",
-                         .fix = "Leave model.vocab_size out, or set tokenizer.use_tokenizer_vocab_size=true."});
+                         .fix = model.hf_path ? "The size is that of the folder: use tokenizer.tokenizer_type="
+                                                "NullTokenizer and data of its token ids."
+                                              : "Leave model.vocab_size out, or set "
+                                                "tokenizer.use_tokenizer_vocab_size=true."});
 }
 
 bool is_moe_layer(const ModelConfig& model, std::int64_t layer) {

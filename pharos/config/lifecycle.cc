@@ -125,6 +125,12 @@ void warn_about_traps(ResolvedConfig& resolved) {
     warnings.push_back(resolved.describe("model.num_moe_experts") +
                        " with model.moe_router_dtype unset: with 32 experts or more fp32 or fp64 is safer.");
   }
+  if (config.model.multi_latent_attention &&
+      config.model.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
+    warnings.push_back(resolved.describe("model.position_embedding_type") +
+                       ": learned positions are added beside the rotation of multi-latent attention. Set it to rope "
+                       "for rotation alone.");
+  }
   if (config.checkpoint.load && config.checkpoint.load == config.checkpoint.save) {
     warnings.push_back(resolved.describe("checkpoint.load") +
                        " is also checkpoint.save: a run found there is continued.");
@@ -138,16 +144,6 @@ void warn_about_traps(ResolvedConfig& resolved) {
 void decide(ResolvedConfig& resolved, const std::string& field, const std::optional<bool>& given, bool automatic) {
   const std::string reason = given ? "comm_overlap" : "comm_overlap (automatic)";
   derive_field(resolved, field, Value::of_bool(given.value_or(automatic)), reason);
-}
-
-/// Joins names of fields that share a note, in schema order.
-void add_note(std::vector<std::string>& notes, const std::vector<std::string>& fields, const std::string& rest) {
-  if (!fields.empty()) notes.push_back(base::join(fields, ", ") + rest);
-}
-
-bool is_on(const ResolvedConfig& resolved, const std::string& field) {
-  const Value value = read(resolved, field);
-  return !value.is_null() && !(value.kind == Value::Kind::kBool && !value.boolean);
 }
 
 }  // namespace
@@ -188,24 +184,6 @@ void apply_comm_overlap(ResolvedConfig& resolved, std::int64_t world_size) {
     decide(resolved, "model.overlap_moe_expert_parallel_comm", overlap.overlap_moe_expert_parallel_comm, false);
   }
   if (overlap.delay_wgrad_compute) decide(resolved, "model.delay_wgrad_compute", overlap.delay_wgrad_compute, false);
-}
-
-std::vector<std::string> effect_notes(const ResolvedConfig& resolved, std::int64_t world_size) {
-  std::vector<std::string> notes, stored, hints, one_rank;
-  std::map<std::string, std::vector<std::string>> switched_off;
-  for (const Field& field : schema().fields()) {
-    if (!resolved.is_explicit(field.name) || field.read(resolved.config) == field.default_value) continue;
-    if (field.need == Need::kStored) stored.push_back(field.name);
-    if (field.need == Need::kHint) hints.push_back(field.name);
-    if (field.need == Need::kOneRank && world_size == 1) one_rank.push_back(field.name);
-    if (!field.active_with.empty() && !is_on(resolved, field.active_with))
-      switched_off[field.active_with].push_back(field.name);
-  }
-  add_note(notes, stored, ": stored in run.yaml, without effect in Pharos.");
-  add_note(notes, hints, ": accepted; Pharos decides this itself.");
-  add_note(notes, one_rank, ": no effect on one rank.");
-  for (const auto& [gate, fields] : switched_off) add_note(notes, fields, ": no effect without " + gate + ".");
-  return notes;
 }
 
 }  // namespace pharos::config

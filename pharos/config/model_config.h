@@ -51,6 +51,8 @@ struct ModelConfig {
   std::optional<double> yarn_mscale;
   std::optional<double> yarn_mscale_all_dim;
   std::optional<bool> yarn_correction_range_round_to_int;
+  std::optional<double> rope_attention_factor;   // own addition: what cosines and sines are multiplied with
+  bool scale_embeddings_by_hidden_size = false;  // own addition: embeddings times sqrt(hidden_size) (Gemma)
 
   // Layers.
   Normalization normalization = Normalization::kLayerNorm;
@@ -72,6 +74,10 @@ struct ModelConfig {
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   bool attention_softmax_in_fp32 = true;
   SoftmaxType softmax_type = SoftmaxType::kVanilla;
+  std::optional<double> softmax_scale;            // own addition: unset: 1/sqrt(width of a head)
+  std::optional<double> attn_logit_softcapping;   // own addition
+  std::optional<double> final_logit_softcapping;  // own addition
+  bool sandwich_layernorm = false;                // own addition: norms after attention and MLP too (Gemma 2)
   std::optional<std::vector<std::int64_t>> window_size;
   std::optional<IntegerOrList> window_attn_skip_freq;
   bool calculate_per_token_loss = false;
@@ -104,6 +110,8 @@ struct ModelConfig {
   double beta_slow = 1.0;
   double mscale = 1.0;
   double mscale_all_dim = 0.0;
+  bool mla_rotary_interleaved = true;                  // own addition: pairs (2i, 2i+1), as DeepSeek's checkpoints have
+  std::optional<double> mla_latent_layernorm_epsilon;  // own addition: unset: layernorm_epsilon
 
   // Precision; section mixed_precision overwrites these when given.
   bool fp16 = false;
@@ -156,6 +164,8 @@ struct ModelConfig {
   std::optional<std::int64_t> moe_router_group_topk;
   bool moe_router_enable_expert_bias = false;
   double moe_router_bias_update_rate = 1e-3;
+  RouterGroupScore moe_router_group_score = RouterGroupScore::kSumOfTopk;  // own addition
+  std::optional<bool> moe_router_norm_topk_prob;                           // own addition: unset: Megatron's rule
   std::optional<RouterDType> moe_router_dtype;
   std::optional<double> moe_input_jitter_eps;
   std::optional<double> moe_expert_capacity_factor;

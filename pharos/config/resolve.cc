@@ -94,6 +94,7 @@ class Resolver {
     }
     RecipeParameter merged = parameter;
     if (merged.doc.empty()) merged.doc = found->second.doc;
+    if (merged.choices.empty()) merged.choices = found->second.choices;
     if (found->second.type != "any") merged.type = found->second.type;
     found->second = merged;
   }
@@ -162,8 +163,22 @@ class Resolver {
                              raw[name].origin.text, "Its type is " + parameter.type + "."});
         continue;
       }
+      refuse_other_choice(parameter, value);
       resolved_.parameters[name] = std::move(value);
     }
+  }
+
+  void refuse_other_choice(const RecipeParameter& parameter, const Value& value) {
+    const auto& choices = parameter.choices;
+    if (choices.empty() || value.is_null() || std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+    std::vector<std::string> words;
+    for (const Value& choice : choices) words.push_back(to_message_text(choice));
+    problems_.push_back(
+        {parameter.name,
+         "Parameter " + parameter.name + " = " + to_message_text(value) + " is not a choice of recipe " +
+             resolved_.recipe_name + ".",
+         value.origin.text,
+         "Use " + base::join(words, ", ") + (parameter.doc.empty() ? "." : " (" + parameter.doc + ").")});
   }
 
   void apply_recipe(const Recipe& recipe) {

@@ -152,6 +152,8 @@ TEST_F(ResolveTest, TellsFileAndLineOfRecipeFaults) {
       {"base: recipe\n", "form a cycle", "recipe.yaml:1"},
       {"when:\n- if: {x: 1}\n  config: {}\n", "parameter x, which is not declared", "recipe.yaml:3"},
       {"parameters: {a: {required: true}}\n", "Parameter a of recipe recipe has no value", "recipe.yaml:1"},
+      {"parameters: {a: {default: z, choices: [x, y]}}\n", "Use x, y.", "recipe.yaml:1"},
+      {"parameters: {a: {choices: 1}}\n", "no attribute choices", "recipe.yaml:1"},
       {"parameters: {a: {defualt: 1}}\n", "no attribute defualt", "recipe.yaml:1"},
       {"a: 1\n---\nb: 2\n", "second YAML document", "recipe.yaml:"},
   };

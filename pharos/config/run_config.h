@@ -70,6 +70,8 @@ struct OptimizerConfig {
   DType exp_avg_dtype = DType::kFloat32;
   DType exp_avg_sq_dtype = DType::kFloat32;
   bool overlap_param_gather = false;
+  std::optional<std::vector<std::string>> freeze;     // own addition: patterns of names whose weights stay
+  std::optional<std::vector<std::string>> lr_scales;  // own addition: "PATTERN=FACTOR" on the learning rate
 };
 
 /// Section `scheduler`: learning rate and weight decay over the run.

@@ -45,18 +45,18 @@ std::string describe(const GptDatasetPart& part) {
                          .why = "The split " + split + " of " + all + " sequences gives it [" +
                                 std::to_string(part.sequences.first) + ", " + std::to_string(part.sequences.second) +
                                 ").",
-                         .fix = "Give it a larger share of dataset.split, prepare the text as more sequences "
-                                "(`--sequence-tokens`, `--split-on`), or set "
-                                "its share to 0 and evaluate nothing on it."});
+                         .fix = "Give it a larger share, for example dataset.split=[90,5,5], prepare the text as more "
+                                "sequences (`--sequence-tokens`, `--split-on`), or set its share to 0 and evaluate "
+                                "nothing on it."});
 }
 
 [[noreturn]] void refuse_short(const GptDatasetPart& part, std::int64_t tokens, std::int64_t needed) {
-  throw base::UserError(
-      {.what = describe(part) + " is shorter than one sample.",
-       .where = part.path,
-       .why = "It has " + std::to_string(tokens) + " tokens; one sample needs " + std::to_string(needed) +
-              " (dataset.seq_length and the token after it).",
-       .fix = "Use a longer text, a larger share of dataset.split, or a smaller dataset.seq_length."});
+  throw base::UserError({.what = describe(part) + " is shorter than one sample.",
+                         .where = part.path,
+                         .why = "It has " + std::to_string(tokens) + " tokens; one sample needs " +
+                                std::to_string(needed) + " (dataset.seq_length and the token after it).",
+                         .fix = "Use a longer text, a larger share, for example dataset.split=[90,5,5], or a smaller "
+                                "dataset.seq_length."});
 }
 
 }  // namespace

@@ -16,6 +16,12 @@
 
 namespace pharos::hf::test {
 
+/// One of every family, and variants.
+inline constexpr const char* kFixtures[] = {
+    "gpt2",       "llama",       "llama3_tied",        "mistral", "qwen2",   "qwen3",       "mixtral",
+    "qwen3_moe",  "deepseek_v2", "deepseek_v2_groups", "gemma2",  "gpt_oss", "deepseek_v3", "llama_biases_linear",
+    "gpt2_untied"};
+
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(PHAROS_TEST_DATA) / "hf" / name;
 }
@@ -71,6 +77,25 @@ class FixtureCopy {
  private:
   std::filesystem::path path_;
 };
+
+/// Gives a copy of deepseek_v3 (three layers) one layer of multi-token prediction, in the values of its last layer.
+inline void add_prediction_layer(const FixtureCopy& copy) {
+  copy.change_weights([](FixtureCopy::Weights& weights) {
+    const std::string last = "model.layers.2.", added = "model.layers.3.";
+    FixtureCopy::Weights more;
+    for (const auto& [name, values] : weights) {
+      if (name.starts_with(last)) more[added + name.substr(last.size())] = values;
+    }
+    weights.merge(more);
+    const at::Tensor norm = weights.at("model.norm.weight");
+    for (const char* name : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"})
+      weights[added + name] = norm.clone();
+    weights[added + "eh_proj.weight"] = at::full({norm.size(0), 2 * norm.size(0)}, 0.01);
+    weights[added + "embed_tokens.weight"] = weights.at("model.embed_tokens.weight").clone();
+    weights[added + "shared_head.head.weight"] = weights.at("lm_head.weight").clone();
+  });
+  copy.change_json("config.json", [](nlohmann::json& json) { json["num_nextn_predict_layers"] = 1; });
+}
 
 template <typename Function>
 std::string error_of(const Function& function) {

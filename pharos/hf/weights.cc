@@ -9,6 +9,7 @@
 #include "pharos/base/text.h"
 #include "pharos/checkpoint/manifest.h"
 #include "pharos/hf/hf_config.h"
+#include "pharos/hf/transfer/compare_tensors.h"
 
 namespace pharos::hf {
 namespace {
@@ -36,12 +37,11 @@ bool is_weight_type(ElementType type) {
 }
 
 /// Empty when the stored tensor fits the piece.
-std::string mismatch(const Wanted& wanted, const TensorEntry& entry) {
+std::string mismatch(const std::string& piece, const std::vector<std::int64_t>& expected, const TensorEntry& entry) {
   if (!is_weight_type(entry.type))
-    return entry.name + " has the type " + checkpoint::element_type_name(entry.type) + ", not F32, BF16 or F16";
-  const std::vector<std::int64_t> expected = wanted.location.tensor_shape(wanted.piece->shape);
-  const bool has_more_positions = wanted.piece->name == kPositions && entry.shape.size() == 2 &&
-                                  entry.shape[0] >= expected[0] && entry.shape[1] == expected[1];
+    return entry.name + " has the type " + checkpoint::element_type_name(entry.type) + ", not F64, F32, BF16 or F16";
+  const bool has_more_positions =
+      piece == kPositions && entry.shape.size() == 2 && entry.shape[0] >= expected[0] && entry.shape[1] == expected[1];
   if (entry.shape == expected || has_more_positions) return "";
   return entry.name + " (file " + shape_text(entry.shape) + ", model " + shape_text(expected) + ")";
 }
@@ -71,9 +71,19 @@ struct Problems {
 std::string compare_tied_head(const SafetensorsSet& set, const NameTable& table, bool with_prefix) {
   const Location head = *locate(table, kOutput, with_prefix), words = *locate(table, kWords, with_prefix);
   if (set.find(head.tensor) == nullptr || set.find(words.tensor) == nullptr) return "";
-  const at::Tensor a = set.view(head.tensor), b = set.view(words.tensor);
-  if (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && at::equal(a, b)) return "";
+  if (same_tensor(set, head.tensor, set, words.tensor)) return "";
   return head.tensor + " differs from " + words.tensor + ", but config.json ties them (tie_word_embeddings)";
+}
+
+/// Layers of multi-token prediction share the model's embedding and output layer; copies stored with them must say the
+/// same.
+void compare_copies(const SafetensorsSet& set, const NameTable& table, bool with_prefix, Problems& problems) {
+  const std::string words = locate(table, kWords, with_prefix)->tensor;
+  for (const auto& [copy, original] : stored_copies(table, with_prefix)) {
+    const std::string& same = set.find(original) != nullptr ? original : words;  // a tied model may store one of them
+    if (set.find(copy) == nullptr || set.find(same) == nullptr || same_tensor(set, copy, set, same)) continue;
+    problems.other.push_back(copy + " differs from " + same + ", which layers of multi-token prediction share");
+  }
 }
 
 std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameters, const NameTable& table,
@@ -84,7 +94,7 @@ std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameter
       const tensor::Piece& piece = parameter->pieces[i];
       const auto location = locate(table, piece.name, with_prefix);
       if (!location) {
-        problems.missing.push_back(piece.name + " (a " + family_name(table.family) + " has none)");
+        problems.missing.push_back(piece.name + " (a " + family_name(*table.family) + " has none)");
         continue;
       }
       wanted.push_back({&piece, *location, tensor::local_slice(piece, mesh, rank),
@@ -94,13 +104,30 @@ std::vector<Wanted> list_wanted(const std::vector<tensor::Parameter*>& parameter
   return wanted;
 }
 
+/// Missing and misshapen tensors, those of other ranks' experts included; returns the names of all that were looked at.
+std::set<std::string> check_wanted(const std::vector<Wanted>& wanted, const SafetensorsSet& set, Problems& problems) {
+  std::set<std::string> used;
+  for (const Wanted& item : wanted) {
+    const std::vector<std::int64_t> expected = item.location.tensor_shape(item.piece->shape);
+    for (const std::string& name : item.location.tensors(item.piece->shape)) {
+      if (!used.insert(name).second) continue;  // a fused tensor is reported once
+      const TensorEntry* entry = set.find(name);
+      if (entry == nullptr) {
+        problems.missing.push_back(name);
+      } else if (const std::string text = mismatch(item.piece->name, expected, *entry); !text.empty()) {
+        problems.misshapen.push_back(text);
+      }
+    }
+  }
+  return used;
+}
+
 void find_surplus(const SafetensorsSet& set, const NameTable& table, bool with_prefix,
-                  const std::set<std::string>& used, bool is_tied, std::int64_t num_layers, bool is_whole,
-                  Problems& problems) {
+                  const std::set<std::string>& used, bool is_tied, bool is_whole, Problems& problems) {
   const std::string head = locate(table, kOutput, with_prefix)->tensor;
   for (const std::string& name : set.names()) {
     if (used.contains(name) || is_ignorable(table, name, with_prefix) || (is_tied && name == head)) continue;
-    if (is_whole || !is_known_tensor(table, name, with_prefix, num_layers)) problems.surplus.push_back(name);
+    if (is_whole || !is_known_tensor(table, name, with_prefix)) problems.surplus.push_back(name);
   }
 }
 
@@ -112,41 +139,59 @@ bool has_prefix(const SafetensorsSet& set, const NameTable& table) {
                      [&](const std::string& name) { return name.starts_with(table.prefix); });
 }
 
-at::Tensor read_piece(const SafetensorsSet& set, const std::string& name, const Location& location,
-                      const std::vector<std::int64_t>& shape, const tensor::Slice& slice) {
-  const tensor::Slice stored = location.in_tensor(slice, shape);
-  const at::Tensor values = set.slice(name, stored.offset, stored.shape);
-  return location.transposed && values.dim() == 2 ? values.t() : values;
+at::Tensor narrow_to(const at::Tensor& target, const tensor::Slice& slice, const Fragment& fragment) {
+  at::Tensor part = target;
+  for (std::size_t axis = 0; axis < slice.shape.size(); ++axis) {
+    part = part.narrow(static_cast<std::int64_t>(axis), fragment.piece.offset[axis] - slice.offset[axis],
+                       fragment.piece.shape[axis]);
+  }
+  return part;
+}
+
+void read_fragment(const SafetensorsSet& set, const std::string& name, const Fragment& fragment,
+                   const at::Tensor& target) {
+  // A view without values says which elements the rectangle's are.
+  at::Tensor stored = at::empty(fragment.tensor_shape, at::TensorOptions().dtype(at::kByte).device(at::kMeta));
+  for (std::size_t axis = 0; axis < fragment.tensor_shape.size(); ++axis)
+    stored = stored.narrow(static_cast<std::int64_t>(axis), fragment.stored.offset[axis], fragment.stored.shape[axis]);
+  const at::Tensor piece = as_piece(stored, fragment);
+  set.copy_strided(name, piece.storage_offset(), piece.strides(), target);
+}
+
+void read_piece(const SafetensorsSet& set, const Location& location, const std::vector<std::int64_t>& shape,
+                const tensor::Slice& slice, const at::Tensor& target, const std::string& prefix) {
+  for (const Fragment& fragment : location.fragments(slice, shape))
+    read_fragment(set, prefix + fragment.tensor, fragment, narrow_to(target, slice, fragment));
 }
 
 namespace {
 
+/// Layers of multi-token prediction among the parameters.
+bool has_prediction_layers(const std::vector<tensor::Parameter*>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), [](const tensor::Parameter* parameter) {
+    return parameter->pieces.front().name.starts_with("mtp.");
+  });
+}
+
 /// What is to be read from an open folder; raises all problems.
-std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& parameters, const HfModel& hf,
+std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& parameters, HfModel hf,
                                  const SafetensorsSet& set, const std::filesystem::path& folder, const comm::Mesh& mesh,
                                  std::int64_t rank) {
-  const NameTable& table = name_table(hf.family);
+  drop_absent_prediction_layers(hf, set.names());
+  // A model, or a stage, without such layers passes over those that are stored.
+  if (!has_prediction_layers(parameters)) hf.model.mtp_num_layers.reset();
+  const NameTable table = name_table(hf);
   const bool with_prefix = has_prefix(set, table);
   Problems problems;
   std::vector<Wanted> wanted = list_wanted(parameters, table, with_prefix, mesh, rank, problems);
-  std::set<std::string> used;
-  for (const Wanted& item : wanted) {
-    const bool is_new = used.insert(item.location.tensor).second;  // a fused tensor is reported once
-    const TensorEntry* entry = set.find(item.location.tensor);
-    if (!is_new) continue;
-    if (entry == nullptr) {
-      problems.missing.push_back(item.location.tensor);
-    } else if (const std::string text = mismatch(item, *entry); !text.empty()) {
-      problems.misshapen.push_back(text);
-    }
-  }
-  const bool is_whole = mesh.size(comm::MeshDim::kPipeline) == 1;
+  const std::set<std::string> used = check_wanted(wanted, set, problems);
   const bool is_tied = hf.model.share_embeddings_and_output_weights;
   if (is_tied) {
     if (const std::string text = compare_tied_head(set, table, with_prefix); !text.empty())
       problems.other.push_back(text);
   }
-  find_surplus(set, table, with_prefix, used, is_tied, *hf.model.num_layers, is_whole, problems);
+  compare_copies(set, table, with_prefix, problems);
+  find_surplus(set, table, with_prefix, used, is_tied, mesh.size(comm::MeshDim::kPipeline) == 1, problems);
   if (!problems.empty()) problems.raise(folder);
   return wanted;
 }
@@ -168,8 +213,7 @@ void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::
                                        [](const tensor::Piece& piece) { return piece.padded_rows > 0; });
     if (is_padded) parameter->data.zero_();
   }
-  for (const Wanted& item : wanted)
-    item.target.copy_(read_piece(set, item.location.tensor, item.location, item.piece->shape, item.slice));
+  for (const Wanted& item : wanted) read_piece(set, item.location, item.piece->shape, item.slice, item.target);
 }
 
 }  // namespace pharos::hf

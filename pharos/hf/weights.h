@@ -30,8 +30,17 @@ void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::
 /// Whether the tensors of `set` carry the family's prefix ("transformer.", "model.").
 bool has_prefix(const checkpoint::SafetensorsSet& set, const NameTable& table);
 
-/// The part `slice` of a piece of `shape`, as the model holds it ([out, in]), from the tensor `name` of `set`.
-at::Tensor read_piece(const checkpoint::SafetensorsSet& set, const std::string& name, const Location& location,
-                      const std::vector<std::int64_t>& shape, const tensor::Slice& slice);
+/// Fills `target` (of the rectangle's shape in the piece's axes, any type that a copy converts to) from the tensor
+/// `name` of `set`, in which fragment.stored lies as in the tensor it names.
+void read_fragment(const checkpoint::SafetensorsSet& set, const std::string& name, const Fragment& fragment,
+                   const at::Tensor& target);
+
+/// Fills `target`, shaped like slice.shape, with that part of a piece of `shape`, whose tensors are called `prefix` and
+/// their name in `set`.
+void read_piece(const checkpoint::SafetensorsSet& set, const Location& location, const std::vector<std::int64_t>& shape,
+                const tensor::Slice& slice, const at::Tensor& target, const std::string& prefix = "");
+
+/// The rectangle `fragment` of a piece, in `target`, the part `slice` of that piece.
+at::Tensor narrow_to(const at::Tensor& target, const tensor::Slice& slice, const Fragment& fragment);
 
 }  // namespace pharos::hf

@@ -47,31 +47,6 @@ struct Loaded {
   std::unique_ptr<model::Transformer> model;
 };
 
-TEST(HfNames, EveryStoredTensorIsKnownAndOthersAreNot) {
-  for (const char* name : kNames) {
-    const NameTable& table = name_table(read_hf_config(fixture(name)).family);
-    const checkpoint::SafetensorsSet set(fixture(name));
-    EXPECT_TRUE(has_prefix(set, table)) << name;
-    for (const std::string& tensor : set.names()) EXPECT_TRUE(is_known_tensor(table, tensor, true, 2)) << tensor;
-    EXPECT_FALSE(is_known_tensor(table, set.names().back() + "x", true, 2));
-  }
-  const NameTable& table = name_table(Family::kLlama);
-  EXPECT_FALSE(is_known_tensor(table, "model.layers.2.mlp.up_proj.weight", true, 2));
-  EXPECT_FALSE(is_known_tensor(table, "model.layers.01.mlp.up_proj.weight", true, 2));
-  EXPECT_TRUE(is_ignorable(table, "model.layers.1.self_attn.rotary_emb.inv_freq", true));
-  EXPECT_TRUE(is_ignorable(name_table(Family::kGpt2), "h.11.attn.bias", false));
-  EXPECT_FALSE(is_ignorable(name_table(Family::kGpt2), "h.11.attn.c_attn.bias", false));
-}
-
-TEST(HfNames, Gpt2BlocksAreTransposedParts) {
-  const Location v = *locate(name_table(Family::kGpt2), "decoder.layers.3.self_attention.v.weight", true);
-  EXPECT_EQ(v.tensor, "transformer.h.3.attn.c_attn.weight");
-  EXPECT_EQ(v.tensor_shape({64, 32}), (std::vector<std::int64_t>{32, 192}));
-  const tensor::Slice slice = v.in_tensor({{16, 0}, {8, 32}, 0}, {64, 32});
-  EXPECT_EQ(slice.offset, (std::vector<std::int64_t>{0, 144}));
-  EXPECT_EQ(slice.shape, (std::vector<std::int64_t>{32, 8}));
-}
-
 TEST(LoadWeights, PutsValuesWhereTheyBelong) {
   const Loaded gpt2(fixture("gpt2"));
   const checkpoint::SafetensorsSet set(fixture("gpt2"));
@@ -174,6 +149,26 @@ TEST(LoadWeights, TiedModelsTakeAnEqualHeadOnly) {
   copy.change_weights([](FixtureCopy::Weights& weights) { weights["lm_head.weight"][3][5] += 1e-3; });
   EXPECT_THAT(error_of([&] { Loaded{copy.path()}; }),
               HasSubstr("lm_head.weight differs from model.embed_tokens.weight"));
+}
+
+TEST(LoadWeights, LayersOfMultiTokenPredictionTakeEqualCopiesOnly) {
+  const FixtureCopy copy("deepseek_v3");
+  test::add_prediction_layer(copy);
+  const auto check = [&] {
+    const config::ModelConfig config = read_hf_config(copy.path()).model;
+    const comm::Mesh mesh(1, {});
+    model::Transformer model(config, model::whole_model(config), mesh, 0);
+    return error_of([&] { check_weights(model.parameters(), copy.path(), mesh, 0); });
+  };
+  EXPECT_EQ(check(), "no error");
+  copy.change_weights([](FixtureCopy::Weights& weights) {
+    weights["model.layers.3.embed_tokens.weight"][3][5] += 1e-3;
+    weights["model.layers.3.shared_head.head.weight"][3][5] += 1e-3;
+  });
+  EXPECT_THAT(check(), HasSubstr("model.layers.3.embed_tokens.weight differs from model.embed_tokens.weight"));
+  EXPECT_THAT(check(), HasSubstr("model.layers.3.shared_head.head.weight differs from lm_head.weight"));
+  copy.change_json("config.json", [](nlohmann::json& json) { json["num_nextn_predict_layers"] = 0; });
+  EXPECT_EQ(check(), "no error") << "a model without such layers takes nothing of them";
 }
 
 TEST(LoadWeights, SkipsBuffersAndConvertsTypes) {

@@ -1,8 +1,10 @@
 #include "pharos/launch/evidence.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <variant>
 
 #include "pharos/base/text.h"
@@ -38,6 +40,18 @@ std::vector<std::string> describe_open_spans(const lens::RingContents& ring, std
   return lines;
 }
 
+/// Spans that every pass of training makes for readers of Megatron's traces and that enclose no work.
+constexpr std::array<std::string_view, 3> kMarkers = {
+    "megatron.checkpoint.ft_heartbeat", "megatron.checkpoint.save.finalize", "megatron.checkpoint.exit_finalize"};
+
+/// What ended last; a marker, which would hide it, only where there is nothing else.
+const lens::SpanData& last_work(const std::vector<lens::SpanData>& spans) {
+  const auto found = std::find_if(spans.rbegin(), spans.rend(), [](const lens::SpanData& span) {
+    return std::find(kMarkers.begin(), kMarkers.end(), span.name) == kMarkers.end();
+  });
+  return found == spans.rend() ? spans.back() : *found;
+}
+
 }  // namespace
 
 std::optional<comm::RankState> find_flight_record(const std::filesystem::path& run_folder, const RankEnd& end) {
@@ -60,7 +74,7 @@ std::vector<std::string> describe_spans(const std::filesystem::path& run_folder,
     if (process_of(ring.resource) != end.pid) return {};
     std::vector<std::string> lines = describe_open_spans(ring, end.time_ns);
     if (!lines.empty() || ring.spans.empty()) return lines;
-    const lens::SpanData& last = ring.spans.back();
+    const lens::SpanData& last = last_work(ring.spans);
     return {"last span " + last.name + ", ended " + base::format_duration(end.time_ns - last.end_ns) + " before"};
   } catch (const std::exception&) {
     return {};  // the report goes on without it

@@ -86,6 +86,27 @@ TEST_F(Report, LastSpanOfARankThatLeftInOrder) {
               HasSubstr("rank 0 was between spans, last span megatron.train.iteration, ended "));
 }
 
+TEST_F(Report, LastSpanIsNotAMarkerWithoutWork) {
+  for (const bool has_work : {true, false}) {
+    attempt.ends.clear();
+    add_rank(
+        0,
+        [this, has_work] {
+          auto& telemetry = lens::Telemetry::init({.groups = lens::kEveryGroup, .rank = 0, .run_folder = run_folder});
+          if (has_work) {
+            PHAROS_SPAN(step, lens::Group::kStep, "megatron.train.iteration");
+          }
+          { PHAROS_SPAN(beat, lens::Group::kCheckpoint, "megatron.checkpoint.ft_heartbeat"); }
+          { PHAROS_SPAN(final, lens::Group::kCheckpoint, "megatron.checkpoint.save.finalize"); }
+          telemetry.shutdown();
+        },
+        3);
+    EXPECT_THAT(describe_attempt(attempt),
+                HasSubstr(std::string("last span ") +
+                          (has_work ? "megatron.train.iteration" : "megatron.checkpoint.save.finalize") + ", ended "));
+  }
+}
+
 TEST_F(Report, RecordsOfOtherProcessesSayNothing) {
   add_rank(
       0,

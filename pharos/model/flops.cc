@@ -136,6 +136,10 @@ ForwardFlops layer_forward_flops(const ModelConfig& model, std::int64_t layer) {
   return forward_flops(layer_multiply_adds(model, layer, static_cast<double>(model.seq_length), false));
 }
 
+double mlp_forward_flops(const ModelConfig& model, std::int64_t layer) {
+  return 2 * mlp_multiply_adds(model, config::is_moe_layer(model, std::min(layer, *model.num_layers - 1)));
+}
+
 ForwardFlops output_forward_flops(const ModelConfig& model) {
   return forward_flops(output_multiply_adds(model, static_cast<double>(model.seq_length), false));
 }

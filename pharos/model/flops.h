@@ -43,6 +43,8 @@ struct ForwardFlops {
 
 /// Of layer `layer`, from 0.
 ForwardFlops layer_forward_flops(const config::ModelConfig& model, std::int64_t layer);
+/// Of its MLP alone: dense, or of topk and shared experts.
+double mlp_forward_flops(const config::ModelConfig& model, std::int64_t layer);
 /// Of what comes after the layers: the output layer, and multi-token prediction with its own layers.
 ForwardFlops output_forward_flops(const config::ModelConfig& model);
 

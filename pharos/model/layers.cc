@@ -5,6 +5,7 @@
 
 #include "pharos/config/derived.h"
 #include "pharos/model/flops.h"
+#include "pharos/model/layers/parts.h"
 
 namespace pharos::model {
 namespace {
@@ -13,98 +14,6 @@ using comm::MeshDim;
 using config::ModelConfig;
 using tensor::Init;
 using tensor::Parameter;
-using tensor::Piece;
-using tensor::Split;
-
-/// One row or column block of a fused matrix: "q" of q|k|v, "gate" of gate|up.
-struct Block {
-  std::string name;  ///< piece name without ".weight" or ".bias"
-  std::int64_t rows;
-  int replicas = 1;  ///< of a column-parallel split
-};
-
-/// Where a layer lies.
-struct Placement {
-  const comm::Mesh& mesh;
-  std::int64_t rank;
-  nn::TensorParallel parallel;
-};
-
-Parameter declare_matrix(std::string name, const std::vector<Block>& blocks, std::int64_t columns, int split_axis,
-                         double deviation) {
-  Parameter parameter;
-  parameter.name = std::move(name);
-  for (const Block& block : blocks) {
-    parameter.pieces.push_back({block.name + ".weight",
-                                {block.rows, columns},
-                                {{split_axis, MeshDim::kTensor, block.replicas}},
-                                Init::normal(deviation)});
-  }
-  return parameter;
-}
-
-Parameter declare_bias(std::string name, const std::vector<Block>& blocks, bool is_split) {
-  Parameter parameter;
-  parameter.name = std::move(name);
-  parameter.weight_decay = false;
-  for (const Block& block : blocks) {
-    std::vector<Split> splits;
-    if (is_split) splits.push_back({0, MeshDim::kTensor, block.replicas});
-    parameter.pieces.push_back({block.name + ".bias", {block.rows}, splits, Init::constant(0)});
-  }
-  return parameter;
-}
-
-/// Column parallel: rows of the weight (outputs) are divided.
-nn::ColumnLinear declare_column_linear(const std::string& name, const std::vector<Block>& blocks, std::int64_t columns,
-                                       bool bias, double deviation, const nn::TensorParallel& parallel) {
-  nn::ColumnLinear linear{declare_matrix(name + ".weight", blocks, columns, 0, deviation), std::nullopt, parallel};
-  if (bias) linear.bias = declare_bias(name + ".bias", blocks, true);
-  return linear;
-}
-
-/// Row parallel: columns of the weight (inputs) are divided, the bias is whole everywhere.
-nn::RowLinear declare_row_linear(const std::string& name, std::int64_t rows, std::int64_t columns, bool bias,
-                                 double deviation, const Placement& placement) {
-  nn::RowLinear linear{declare_matrix(name + ".weight", {{name, rows}}, columns, 1, deviation), std::nullopt,
-                       placement.parallel};
-  if (bias) {
-    linear.bias = declare_bias(name + ".bias", {{name, rows}}, false);
-    linear.bias->sum_gradient_over_tensor = placement.parallel.sequence;
-  }
-  return linear;
-}
-
-/// Megatron scales the standard deviation of projections onto the residual stream by 1/sqrt(2 L).
-double output_deviation(const ModelConfig& config) {
-  return config.init_method_std / std::sqrt(2.0 * static_cast<double>(*config.num_layers));
-}
-
-bool recomputes_core_attention(const ModelConfig& config) {
-  if (config.recompute_granularity != config::RecomputeGranularity::kSelective) return false;
-  if (!config.recompute_modules) return true;
-  return std::find(config.recompute_modules->begin(), config.recompute_modules->end(), "core_attn") !=
-         config.recompute_modules->end();
-}
-
-nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t layer, const Placement& placement,
-                                       const std::string& name) {
-  const std::int64_t tensor_parallel = placement.mesh.size(MeshDim::kTensor);
-  nn::AttentionOptions options;
-  options.num_global_heads = *config.num_attention_heads;
-  options.num_heads = *config.num_attention_heads / tensor_parallel;
-  options.num_kv_heads = std::max<std::int64_t>(1, config::num_query_groups_or_default(config) / tensor_parallel);
-  options.first_head = options.num_heads * placement.mesh.coordinate(placement.rank, MeshDim::kTensor);
-  options.head_width = config::kv_channels_or_default(config);
-  options.dropout = config.attention_dropout;
-  options.window = attention_window(config, layer);
-  options.fused = config.attention_backend != config::AttentionBackend::kUnfused &&
-                  config.attention_backend != config::AttentionBackend::kLocal;
-  options.softmax_in_fp32 = config.attention_softmax_in_fp32;
-  options.recompute = recomputes_core_attention(config);
-  options.name = name + ".core_attention";
-  return options;
-}
 
 nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t layer, const Placement& placement,
                                     const std::string& name) {
@@ -126,6 +35,14 @@ nn::SelfAttention declare_attention(const ModelConfig& config, std::int64_t laye
                                              config.add_attention_output_bias.value_or(config.add_bias_linear),
                                              output_deviation(config), placement);
   attention.options = attention_options(config, layer, placement, name);
+  attention.context_parallel = placement.context_parallel;
+  if (config.softmax_type != config::SoftmaxType::kVanilla) {
+    Parameter& sinks = attention.sinks.emplace();
+    sinks.name = name + ".core_attention.softmax_offset";
+    sinks.pieces = {{sinks.name, {*config.num_attention_heads}, {{0, MeshDim::kTensor}}, Init::constant(0)}};
+    sinks.weight_decay = false;
+    sinks.trainable = config.softmax_type == config::SoftmaxType::kLearnable;
+  }
   return attention;
 }
 
@@ -135,23 +52,6 @@ nn::ContextParallel::Exchange exchange_of_layer(const ModelConfig& config, std::
   const auto& types = *config.cp_comm_type;
   const std::string& type = types.size() == 1 ? types.front() : types.at(static_cast<std::size_t>(layer));
   return type == "all_gather" ? Exchange::kAllGather : Exchange::kRing;
-}
-
-nn::Mlp declare_mlp(const ModelConfig& config, const Placement& placement, const std::string& name) {
-  const std::int64_t inner = config::ffn_hidden_size_or_default(config), hidden = *config.hidden_size;
-  const std::vector<Block> blocks = config.gated_linear_unit
-                                        ? std::vector<Block>{{name + ".gate", inner}, {name + ".up", inner}}
-                                        : std::vector<Block>{{name + ".linear_fc1", inner}};
-  nn::Mlp mlp;
-  const bool bias = config.add_mlp_bias.value_or(config.add_bias_linear);
-  mlp.fc1 =
-      declare_column_linear(name + ".linear_fc1", blocks, hidden, bias, config.init_method_std, placement.parallel);
-  mlp.fc2 = declare_row_linear(name + ".linear_fc2", hidden, inner, bias, output_deviation(config), placement);
-  mlp.activation = config.activation_func;
-  mlp.gated = config.gated_linear_unit;
-  mlp.clamp = config.activation_func_clamp_value;
-  mlp.up_offset = config.glu_linear_offset;
-  return mlp;
 }
 
 /// A table of `rows` (padded to `padded_rows`) divided over tensor-parallel ranks by rows.
@@ -169,6 +69,27 @@ Parameter declare_vocabulary_table(const ModelConfig& config, const std::string&
 
 }  // namespace
 
+nn::AttentionOptions attention_options(const ModelConfig& config, std::int64_t layer, const Placement& placement,
+                                       const std::string& name) {
+  const std::int64_t tensor_parallel = placement.mesh.size(MeshDim::kTensor);
+  nn::AttentionOptions options;
+  options.num_global_heads = *config.num_attention_heads;
+  options.num_heads = *config.num_attention_heads / tensor_parallel;
+  options.num_kv_heads = std::max<std::int64_t>(1, config::num_query_groups_or_default(config) / tensor_parallel);
+  options.first_head = options.num_heads * placement.mesh.coordinate(placement.rank, MeshDim::kTensor);
+  options.head_width = config::kv_channels_or_default(config);
+  options.dropout = config.attention_dropout;
+  options.window = attention_window(config, layer);
+  options.fused = config.attention_backend != config::AttentionBackend::kUnfused &&
+                  config.attention_backend != config::AttentionBackend::kLocal;
+  options.softmax_in_fp32 = config.attention_softmax_in_fp32;
+  options.recompute = recomputes(config, "core_attn");
+  options.scale = config.softmax_scale;
+  options.softcap = config.attn_logit_softcapping;
+  options.name = name + ".core_attention";
+  return options;
+}
+
 nn::Norm declare_norm(const ModelConfig& config, const std::string& name, std::int64_t width, bool partial) {
   nn::Norm norm;
   norm.is_rms = config.normalization == config::Normalization::kRmsNorm;
@@ -179,7 +100,10 @@ nn::Norm declare_norm(const ModelConfig& config, const std::string& name, std::i
   norm.weight.pieces = {{norm.weight.name, {width}, {}, Init::constant(norm.zero_centered ? 0 : 1)}};
   norm.weight.sum_gradient_over_tensor = partial;
   if (!norm.is_rms) {
-    norm.bias = declare_bias(name + ".bias", {{name, width}}, false);
+    norm.bias.emplace();
+    norm.bias->name = name + ".bias";
+    norm.bias->pieces = {{norm.bias->name, {width}, {}, Init::constant(0)}};
+    norm.bias->weight_decay = false;
     norm.bias->sum_gradient_over_tensor = partial;
   }
   return norm;
@@ -200,6 +124,7 @@ nn::Embedding declare_embedding(const ModelConfig& config, const nn::TensorParal
     embedding.positions->sum_gradient_over_tensor = parallel.sequence;
   }
   embedding.dropout = config.hidden_dropout;
+  if (config.scale_embeddings_by_hidden_size) embedding.scale = std::sqrt(static_cast<double>(*config.hidden_size));
   embedding.parallel = parallel;
   embedding.context_parallel = context_parallel;
   return embedding;
@@ -210,21 +135,55 @@ Parameter declare_output_layer(const ModelConfig& config) {
 }
 
 std::unique_ptr<TransformerLayer> declare_layer(const ModelConfig& config, std::int64_t layer, const comm::Mesh& mesh,
-                                                std::int64_t rank, const nn::TensorParallel& parallel,
-                                                const nn::ContextParallel& context_parallel) {
-  const std::string name = "decoder.layers." + std::to_string(layer);
-  const Placement placement{mesh, rank, parallel};
+                                                std::int64_t rank, const ParallelGroups& groups,
+                                                const std::string& given_name) {
+  const std::string name = given_name.empty() ? "decoder.layers." + std::to_string(layer) : given_name;
+  const bool sequence = config.sequence_parallel && mesh.size(MeshDim::kTensor) > 1;
+  const Placement placement{
+      mesh, rank, {groups.tensor, sequence}, {groups.context, exchange_of_layer(config, layer)}, groups};
+  const auto norm = [&](const char* part) {
+    return declare_norm(config, name + "." + part, *config.hidden_size, sequence);
+  };
   auto declared = std::make_unique<TransformerLayer>();
   declared->number = layer + 1;
-  declared->input_layernorm =
-      declare_norm(config, name + ".input_layernorm", *config.hidden_size, placement.parallel.sequence);
-  declared->self_attention = declare_attention(config, layer, placement, name + ".self_attention");
-  declared->self_attention.context_parallel = {context_parallel.group, exchange_of_layer(config, layer)};
-  declared->pre_mlp_layernorm =
-      declare_norm(config, name + ".pre_mlp_layernorm", *config.hidden_size, placement.parallel.sequence);
-  declared->mlp = declare_mlp(config, placement, name + ".mlp");
+  declared->input_layernorm = norm("input_layernorm");
+  if (config.multi_latent_attention) {
+    declared->self_attention = declare_latent_attention(config, layer, placement, name + ".self_attention");
+  } else {
+    declared->self_attention = declare_attention(config, layer, placement, name + ".self_attention");
+  }
+  declared->pre_mlp_layernorm = norm("pre_mlp_layernorm");
+  if (config::is_moe_layer(config, std::min(layer, *config.num_layers - 1))) {
+    declared->mlp = declare_moe(config, placement, name + ".mlp");
+  } else {
+    declared->mlp = declare_mlp(config, config::ffn_hidden_size_or_default(config), placement, name + ".mlp");
+  }
+  if (config.sandwich_layernorm) {
+    declared->post_self_attn_layernorm = norm("post_self_attn_layernorm");
+    declared->post_mlp_layernorm = norm("post_mlp_layernorm");
+  }
   declared->hidden_dropout = config.hidden_dropout;
-  declared->parallel = parallel;
+  declared->recompute_mlp = recomputes(config, "mlp") || recomputes(config, "moe");
+  declared->parallel = placement.parallel;
+  declared->context_parallel = placement.context_parallel;
+  declared->name = name;
+  return declared;
+}
+
+std::unique_ptr<PredictionLayer> declare_prediction_layer(const ModelConfig& config, std::int64_t depth,
+                                                          const comm::Mesh& mesh, std::int64_t rank,
+                                                          const ParallelGroups& groups) {
+  const std::string name = "mtp.layers." + std::to_string(depth);
+  const bool sequence = config.sequence_parallel && mesh.size(MeshDim::kTensor) > 1;
+  const Placement placement{mesh, rank, {groups.tensor, sequence}, {groups.context}, groups};
+  const std::int64_t hidden = *config.hidden_size;
+  auto declared = std::make_unique<PredictionLayer>();
+  declared->embedding_norm = declare_norm(config, name + ".enorm", hidden, sequence);
+  declared->hidden_norm = declare_norm(config, name + ".hnorm", hidden, sequence);
+  declared->projection =
+      declare_whole_linear(name + ".eh_proj", hidden, 2 * hidden, false, config.init_method_std, placement);
+  declared->layer = declare_layer(config, *config.num_layers + depth, mesh, rank, groups, name + ".mtp_model_layer");
+  declared->final_layernorm = declare_norm(config, name + ".final_layernorm", hidden, sequence);
   return declared;
 }
 

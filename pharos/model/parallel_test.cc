@@ -15,8 +15,10 @@ namespace pharos::model {
 namespace {
 
 using config::ModelConfig;
+using testing::gemma2_like;
 using testing::gpt2_like;
 using testing::grouped_with_qk_norm;
+using testing::latent_like;
 using testing::llama_like;
 
 constexpr std::int64_t kTokens = 24, kMicrobatch = 2, kNumMicrobatches = 2;
@@ -129,6 +131,15 @@ std::vector<Case> cases() {
           make_case("Window", llama_like(),
                     [](ModelConfig& c) {
                       c.window_size = std::vector<std::int64_t>{7, 0};
+                    }),
+          make_case("Latent", latent_like()),
+          make_case("LatentCompressed", latent_like(), [](ModelConfig& c) { c.q_lora_rank = 12; }),
+          make_case("LatentFull", latent_like(), full),
+          make_case("Gemma2", gemma2_like()),
+          make_case("Sinks", grouped_with_qk_norm(),
+                    [](ModelConfig& c) {
+                      c.softmax_type = config::SoftmaxType::kLearnable;
+                      c.attention_dropout = 0;
                     }),
           make_case("Gpt2", gpt2_like()),
           make_case("Gpt2MostlyPadding", gpt2_like(), [](ModelConfig& c) { c.make_vocab_size_divisible_by = 128; }),

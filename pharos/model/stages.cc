@@ -4,7 +4,7 @@
 #include <string>
 
 #include "pharos/config/derived.h"
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 
 namespace pharos::model {
 namespace {
@@ -20,6 +20,7 @@ std::vector<Stage> stages_of_layout(const ModelConfig& model) {
     stage.num_layers = std::count(letters.begin(), letters.end(), 't');
     stage.embedding = letters.find('E') != std::string::npos;
     stage.output = letters.find('L') != std::string::npos;
+    stage.num_prediction_layers = std::count(letters.begin(), letters.end(), 'm');
     layer += stage.num_layers;
     stages.push_back(stage);
   }
@@ -65,13 +66,15 @@ std::vector<Stage> stages_of(const ModelConfig& model) {
   const std::int64_t pipeline = model.pipeline_model_parallel_size;
   const std::int64_t chunks_of_rank = config::num_model_chunks(model);
   const std::vector<std::int64_t> layers = layers_of_ranks(model);
-  std::vector<Stage> stages(static_cast<std::size_t>(pipeline * chunks_of_rank), Stage{0, 0, false, false});
+  std::vector<Stage> stages(static_cast<std::size_t>(pipeline * chunks_of_rank),
+                            Stage{.embedding = false, .output = false});
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const std::int64_t rank = config::pipeline_rank_of_stage(model, static_cast<std::int64_t>(i));
     stages[i].num_layers = layers[static_cast<std::size_t>(rank)] / chunks_of_rank;
   }
   stages.front().embedding = true;
   stages.back().output = true;
+  stages.back().num_prediction_layers = model.mtp_num_layers.value_or(0);
   if (model.account_for_embedding_in_pipeline_split) --stages.front().num_layers;
   if (model.account_for_loss_in_pipeline_split) --stages.back().num_layers;
   for (std::size_t i = 1; i < stages.size(); ++i) {

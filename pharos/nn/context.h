@@ -9,7 +9,9 @@
 
 namespace pharos::nn {
 
-/// Keys and values of the tokens seen so far, per layer, for generation. Tensors: [batch, kv heads, capacity, width].
+/// Keys and values of the tokens seen so far, per layer, for generation. Tensors: [batch, kv heads, capacity, width];
+/// of latent attention: keys are the normed latents [batch, 1, capacity, kv rank], values the rotated shared keys
+/// [batch, 1, capacity, rotary width].
 struct KeyValueCache {
   struct Layer {
     at::Tensor keys, values;
@@ -32,6 +34,8 @@ struct ForwardContext {
   std::uint64_t seed = 0;  ///< of dropout
   std::int64_t step = 0;   ///< of dropout
   std::int64_t first_sample = 0;  ///< place of this microbatch's first sample in the global batch (dropout)
+  /// d(what is minimised) / d(auxiliary loss of a layer for this microbatch, such as the balance of its router).
+  double auxiliary_loss_scale = 1;
   KeyValueCache* cache = nullptr;
 };
 

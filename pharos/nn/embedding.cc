@@ -88,6 +88,8 @@ at::Tensor embed_vocabulary(const at::Tensor& indices, const tensor::Parameter& 
 
 at::Tensor Embedding::forward(const at::Tensor& tokens, const ForwardContext& context) const {
   at::Tensor hidden = embed_vocabulary(tokens, words, parallel);
+  // The published models multiply by the factor rounded to the compute type.
+  if (scale != 1) hidden = hidden * at::scalar_tensor(scale, hidden.options());
   if (positions) {
     const std::int64_t count = hidden.size(1), first = parallel.splits_tokens() ? parallel.rank() * count : 0;
     hidden = hidden + embed(context.positions.narrow(-1, first, count), *positions);

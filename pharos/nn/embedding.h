@@ -23,6 +23,7 @@ struct Embedding {
   tensor::Parameter words;                     ///< [padded vocabulary / ranks, hidden]
   std::optional<tensor::Parameter> positions;  ///< [max positions, hidden]
   double dropout = 0;
+  double scale = 1;  ///< the embeddings of words are multiplied by it
   TensorParallel parallel;
   ContextParallel context_parallel = {};
 

@@ -13,24 +13,32 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct SwiGlu : torch::autograd::Function<SwiGlu> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input) {
-    context->save_for_backward({input});
-    const auto halves = input.chunk(2, -1);
-    return at::silu(halves[0]).mul_(halves[1]);
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>& weights) {
+    context->save_for_backward({input, weights.value_or(at::Tensor())});
+    const auto halves = input.detach().chunk(2, -1);
+    at::Tensor output = at::silu(halves[0]).mul_(halves[1]);
+    return weights ? output.mul_(weights->detach().unsqueeze(-1)) : output;
   }
 
-  // d/dgate = g up silu'(gate); d/dup = g silu(gate).
+  // With w the weight of the row: d/dgate = g w up silu'(gate); d/dup = g w silu(gate); d/dw = Σ g up silu(gate).
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const at::Tensor input = context->get_saved_variables()[0].detach();
+    const auto saved = context->get_saved_variables();
+    const at::Tensor input = saved[0].detach(), weights = saved[1].defined() ? saved[1].detach() : at::Tensor();
     const at::Tensor& grad = gradients[0];
     const auto halves = input.chunk(2, -1);
-    at::Tensor input_grad = at::empty_like(input);
+    at::Tensor input_grad = at::empty_like(input), weights_grad;
     auto grads = input_grad.chunk(2, -1);
     at::silu_out(grads[1], halves[0]);
-    grads[1].mul_(grad);
     const at::Tensor through_up = grad * halves[1];
+    if (weights.defined()) {
+      weights_grad = (through_up * grads[1]).sum(-1, false, weights.scalar_type());
+      through_up.mul_(weights.unsqueeze(-1));
+      grads[1].mul_(weights.unsqueeze(-1));
+    }
+    grads[1].mul_(grad);
     at::silu_backward_out(grads[0], through_up, halves[0]);
-    return {input_grad};
+    return {input_grad, weights_grad};
   }
 };
 
@@ -58,19 +66,29 @@ at::Tensor activate(const at::Tensor& input, Activation activation) {
   throw base::InternalError("unknown activation");
 }
 
-at::Tensor swiglu(const at::Tensor& input) { return SwiGlu::apply(input); }
+at::Tensor swiglu(const at::Tensor& input, const at::Tensor& weights) {
+  return SwiGlu::apply(input, weights.defined() ? std::optional(weights) : std::nullopt);
+}
+
+at::Tensor Activated::forward(const at::Tensor& inner, const at::Tensor& weights) const {
+  if (gated && activation == Activation::kSilu && !clamp && up_offset == 0) return swiglu(inner, weights);
+  at::Tensor output;
+  if (gated) {
+    const auto halves = inner.chunk(2, -1);
+    at::Tensor gate = halves[0], up = halves[1];
+    if (clamp) {
+      gate = gate.clamp_max(*clamp);
+      up = up.clamp(-*clamp, *clamp);
+    }
+    output = activate(gate, activation) * (up + up_offset);
+  } else {
+    output = activate(inner, activation);
+  }
+  return weights.defined() ? (output * weights.unsqueeze(-1)).to(inner.scalar_type()) : output;
+}
 
 at::Tensor Mlp::forward(const at::Tensor& hidden) const {
-  const at::Tensor inner = fc1.forward(hidden);
-  if (!gated) return fc2.forward(activate(inner, activation));
-  if (activation == Activation::kSilu && !clamp && up_offset == 0) return fc2.forward(swiglu(inner));
-  const auto halves = inner.chunk(2, -1);
-  at::Tensor gate = halves[0], up = halves[1];
-  if (clamp) {
-    gate = gate.clamp_max(*clamp);
-    up = up.clamp(-*clamp, *clamp);
-  }
-  return fc2.forward(activate(gate, activation) * (up + up_offset));
+  return fc2.forward(Activated{activation, gated, clamp, up_offset}.forward(fc1.forward(hidden)));
 }
 
 }  // namespace pharos::nn

@@ -206,6 +206,64 @@ TEST_F(NnTest, RotaryScalings) {
   EXPECT_TRUE((ratio.diff() > -1e-5).all().item<bool>());
 }
 
+struct YarnCase {
+  RotaryOptions options;
+  std::vector<float> frequencies;
+};
+
+// As transformers 5.24 computes them: of DeepSeek-V2 in small, and of settings like GPT-OSS with and without rounding.
+TEST_F(NnTest, YarnFrequencies) {
+  const auto yarn = [](std::int64_t width, double base, double factor, std::int64_t original, bool rounds) {
+    RotaryOptions options{.width = width, .base = base, .scaling = RotaryOptions::Scaling::kYarn, .factor = factor};
+    options.original_max_positions = original;
+    options.rounds_to_integer = rounds;
+    return options;
+  };
+  const YarnCase cases[] = {{yarn(8, 10000, 40, 64, true), {1.0F, 0.05125F, 0.00025F, 2.5e-5F}},
+                            {yarn(16, 150000, 32, 4096, true),
+                             {1.0F, 0.225418001F, 0.0508132726F, 0.00775546534F, 0.000914454344F, 1.8188337e-05F,
+                              4.09997847e-06F, 9.24208962e-07F}},
+                            {yarn(16, 150000, 32, 4096, false),
+                             {1.0F, 0.225418001F, 0.0508132726F, 0.00679495931F, 0.000456483918F, 1.8188337e-05F,
+                              4.09997847e-06F, 9.24208962e-07F}},
+                            {yarn(16, 10000, 4, 64, true),
+                             {1.0F, 0.237170815F, 0.049999997F, 0.00790569466F, 0.00249999994F, 0.000790569466F,
+                              0.000250000012F, 7.90569466e-05F}},
+                            {yarn(16, 10000, 4, 64, false),
+                             {1.0F, 0.198583528F, 0.0255952496F, 0.00790569466F, 0.00249999994F, 0.000790569466F,
+                              0.000250000012F, 7.90569466e-05F}}};
+  for (const YarnCase& c : cases) {
+    const at::Tensor ratio = inverse_frequencies(c.options) / at::tensor(c.frequencies);
+    EXPECT_LT((ratio - 1).abs().max().item<double>(), 1e-6) << ratio;
+  }
+  EXPECT_DOUBLE_EQ(yarn_scale(32, 1), 1.3465735902799727);
+  EXPECT_DOUBLE_EQ(yarn_scale(4, 1), 1.138629436111989);
+  EXPECT_DOUBLE_EQ(yarn_scale(1, 1), 1);
+  EXPECT_DOUBLE_EQ(yarn_scale(40, 0), 1);
+}
+
+TEST_F(NnTest, AttentionFactorMakesRotatedVectorsLonger) {
+  const at::Tensor frequencies = inverse_frequencies({.width = 8}), positions = at::arange(5, at::kLong);
+  const at::Tensor input = at::randn({1, 5, 2, 8});
+  EXPECT_LT(distance(apply_rotary(input, rotary_angles(frequencies, positions, true, 1.3)),
+                     1.3 * apply_rotary(input, rotary_angles(frequencies, positions, true))),
+            1e-6);
+}
+
+// Only the embeddings of words are scaled.
+TEST_F(NnTest, EmbeddingScale) {
+  Embedding embedding{make_parameter({9, 6}), make_parameter({4, 6}), 0, 2.5, {}};
+  ForwardContext context;
+  context.positions = at::arange(4, at::kLong);
+  const at::Tensor tokens = at::tensor({3, 0, 8, 3}, at::kLong).view({1, 4}), grad = at::randn({1, 4, 6});
+  const at::Tensor output = embedding.forward(tokens, context);
+  const at::Tensor expected = 2.5 * embedding.words.data.index({tokens.view(-1)}) + embedding.positions->data;
+  EXPECT_LT(distance(output, expected.unsqueeze(0)), 1e-6);
+  backward(output, grad);
+  EXPECT_LT(distance(embedding.words.main_grad, at::zeros({9, 6}).index_add(0, tokens.view(-1), 2.5 * grad[0])), 1e-6);
+  EXPECT_LT(distance(embedding.positions->main_grad, grad[0]), 1e-6);
+}
+
 TEST_F(NnTest, CrossEntropyIgnoresPaddingColumns) {
   const at::Tensor logits = leaf({2, 5, 16}), labels = at::randint(0, 13, {2, 5}, at::kLong), grad = at::rand({2, 5});
   const at::Tensor losses = cross_entropy(logits.clone(), labels, 13);

@@ -6,6 +6,7 @@
 #include <torch/custom_class.h>
 
 #include <optional>
+#include <utility>
 
 #include "pharos/nn/linear.h"
 
@@ -19,6 +20,8 @@ struct Holder : torch::CustomClassHolder {
   explicit Holder(Recomputed function) : function(std::move(function)) {}
   Recomputed function;
 };
+
+thread_local bool recomputing = false;
 
 struct Recompute : torch::autograd::Function<Recompute> {
   static at::Tensor forward(AutogradContext* context, at::TensorList inputs, const Recomputed* function) {
@@ -40,7 +43,9 @@ struct Recompute : torch::autograd::Function<Recompute> {
       std::optional<WeightGradientQueue::Scope> scope;
       auto* queue = reinterpret_cast<WeightGradientQueue*>(context->saved_data["queue"].toInt());
       if (queue != nullptr) scope.emplace(*queue);
+      const bool outer = std::exchange(recomputing, true);
       output = holder->function(inputs);
+      recomputing = outer;
     }
     torch::autograd::backward({output}, {gradients[0]});
     variable_list input_grads;
@@ -51,6 +56,8 @@ struct Recompute : torch::autograd::Function<Recompute> {
 };
 
 }  // namespace
+
+bool is_recomputing() { return recomputing; }
 
 at::Tensor recompute(const Recomputed& function, const std::vector<at::Tensor>& inputs) {
   return Recompute::apply(at::TensorList(inputs), &function);

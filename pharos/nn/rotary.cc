@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numbers>
 
 #include "pharos/base/error.h"
@@ -62,7 +64,45 @@ struct Rotary : torch::autograd::Function<Rotary> {
   }
 };
 
+/// Short wavelengths stay, long ones are stretched by `factor`, those between are blended.
+at::Tensor llama3_frequencies(const at::Tensor& frequencies, const RotaryOptions& options) {
+  const auto original = static_cast<double>(options.original_max_positions);
+  const at::Tensor wavelength = 2 * std::numbers::pi / frequencies;
+  const at::Tensor stretched = frequencies / options.factor;
+  const at::Tensor keep = (original / wavelength - options.low_frequency_factor) /
+                          (options.high_frequency_factor - options.low_frequency_factor);
+  const at::Tensor blended = (1 - keep) * stretched + keep * frequencies;
+  const at::Tensor is_long = wavelength > original / options.low_frequency_factor;
+  const at::Tensor is_short = wavelength < original / options.high_frequency_factor;
+  return at::where(is_long, stretched, at::where(is_short, frequencies, blended));
+}
+
+/// Index (not whole) of the frequency that makes r rotations over the original context: solves
+/// base^(-2i/width) original / 2π = r.
+double index_of_rotations(double rotations, const RotaryOptions& options) {
+  return static_cast<double>(options.width) *
+         std::log(static_cast<double>(options.original_max_positions) / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(options.base));
+}
+
+/// Frequencies that rotate often within the original context stay, rare ones are divided by `factor`, with a linear
+/// ramp of the indices between.
+at::Tensor yarn_frequencies(const at::Tensor& frequencies, const RotaryOptions& options) {
+  double low = index_of_rotations(options.beta_fast, options), high = index_of_rotations(options.beta_slow, options);
+  if (options.rounds_to_integer) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(options.width - 1));
+  if (low == high) high += 0.001;  // as published: a step instead of a division by zero
+  const at::Tensor stretch = ((at::arange(options.width / 2, at::kFloat) - low) / (high - low)).clamp_(0, 1);
+  return frequencies / options.factor * stretch + frequencies * (1 - stretch);
+}
+
 }  // namespace
+
+double yarn_scale(double factor, double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
 at::Tensor inverse_frequencies(const RotaryOptions& options) {
   PHAROS_CHECK(options.width > 0 && options.width % 2 == 0, "rotary width " + std::to_string(options.width));
@@ -75,24 +115,19 @@ at::Tensor inverse_frequencies(const RotaryOptions& options) {
     case RotaryOptions::Scaling::kLinear:
       return frequencies / options.factor;
     case RotaryOptions::Scaling::kLlama3:
-      break;
+      return llama3_frequencies(frequencies, options);
+    case RotaryOptions::Scaling::kYarn:
+      return yarn_frequencies(frequencies, options);
   }
-  // Llama 3: short wavelengths stay, long ones are stretched by `factor`, those between are blended.
-  const auto original = static_cast<double>(options.original_max_positions);
-  const at::Tensor wavelength = 2 * std::numbers::pi / frequencies;
-  const at::Tensor stretched = frequencies / options.factor;
-  const at::Tensor keep = (original / wavelength - options.low_frequency_factor) /
-                          (options.high_frequency_factor - options.low_frequency_factor);
-  const at::Tensor blended = (1 - keep) * stretched + keep * frequencies;
-  const at::Tensor is_long = wavelength > original / options.low_frequency_factor;
-  const at::Tensor is_short = wavelength < original / options.high_frequency_factor;
-  return at::where(is_long, stretched, at::where(is_short, frequencies, blended));
+  throw base::InternalError("unknown rotary scaling");
 }
 
-RotaryAngles rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions, bool interleaved) {
+RotaryAngles rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions, bool interleaved,
+                           double attention_factor) {
   const at::Tensor rows = positions.dim() == 1 ? positions.unsqueeze(0) : positions;
   const at::Tensor angles = rows.to(at::kFloat).unsqueeze(-1) * frequencies;
-  return {angles.cos(), angles.sin(), interleaved};
+  if (attention_factor == 1) return {angles.cos(), angles.sin(), interleaved};
+  return {angles.cos().mul_(attention_factor), angles.sin().mul_(attention_factor), interleaved};
 }
 
 at::Tensor apply_rotary(const at::Tensor& input, const RotaryAngles& angles) {

@@ -8,7 +8,7 @@
 namespace pharos::nn {
 
 struct RotaryOptions {
-  enum class Scaling : std::uint8_t { kNone, kLinear, kLlama3 };
+  enum class Scaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn };
   std::int64_t width = 0;  ///< rotated elements of a head, even
   double base = 10000;
   Scaling scaling = Scaling::kNone;
@@ -16,7 +16,11 @@ struct RotaryOptions {
   double low_frequency_factor = 1;
   double high_frequency_factor = 4;
   std::int64_t original_max_positions = 8192;
-  bool interleaved = false;  ///< rotate pairs (2i, 2i+1) instead of halves (i, i + width/2)
+  double beta_fast = 32;          ///< YaRN (Peng et al. 2023): frequencies with more rotations than this stay
+  double beta_slow = 1;           ///< YaRN: those with fewer are divided by `factor`
+  bool rounds_to_integer = true;  ///< YaRN: the bounds of the ramp between them
+  double attention_factor = 1;    ///< cosines and sines are multiplied by it
+  bool interleaved = false;       ///< rotate pairs (2i, 2i+1) instead of halves (i, i + width/2)
 };
 
 /// Frequencies in radians per position. Returns [width / 2] float32.
@@ -29,7 +33,11 @@ struct RotaryAngles {
 };
 
 /// positions: int64 [tokens] or [batch, tokens]; frequencies as inverse_frequencies() gives them.
-RotaryAngles rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions, bool interleaved);
+RotaryAngles rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions, bool interleaved,
+                           double attention_factor = 1);
+
+/// YaRN's factor m(factor, scale) = 0.1 scale ln(factor) + 1; 1 for a factor up to 1.
+double yarn_scale(double factor, double scale);
 
 /// Rotates the first elements of each head by its position and moves heads in front of tokens.
 /// input: [batch, tokens, heads, width], last axis contiguous. Returns [batch, heads, tokens, width] contiguous.

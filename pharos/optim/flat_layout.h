@@ -20,9 +20,11 @@ struct Bucket {
   std::int64_t begin = 0;               ///< elements, a multiple of kFlatAlignment
   std::int64_t end = 0;                 ///< likewise, past the last
   std::vector<std::size_t> parameters;  ///< indices, in the order in which their gradients become ready
+  bool is_expert = false;               ///< all of them are experts (tensor::is_expert), or none
 };
 
-/// Places of tensors in a flat buffer, in elements. Each begins at a multiple of kFlatAlignment.
+/// Places of tensors in a flat buffer, in elements. Each begins at a multiple of kFlatAlignment. Buckets are in the
+/// order in which they become complete in a backward pass: that of their last parameters.
 struct FlatLayout {
   std::vector<std::int64_t> offsets;              ///< [parameter]
   std::vector<std::vector<std::int64_t>> shapes;  ///< [parameter]
@@ -38,10 +40,12 @@ struct LayoutOptions {
   bool along_layers = false;     ///< one bucket per "decoder.layers.N."; one before the first layer, one after the last
   std::vector<std::size_t> chunks = {};  ///< parameters with which a model chunk begins: no bucket has some of two
   std::int64_t num_shards = 1;           ///< a bucket's length is a multiple of kFlatAlignment × num_shards
+  std::int64_t num_expert_shards = 1;    ///< the same for buckets of experts
 };
 
 /// Lays out `parameters` (given in forward order, with data of their local shapes) last first, as their gradients
-/// become ready. A parameter with a Parameter::tie has a bucket of its own: the two ranks divide it alike.
+/// become ready. A parameter with a Parameter::tie has a bucket of its own: the two ranks divide it alike. Experts and
+/// other parameters, which are reduced over different ranks, are never in one bucket.
 FlatLayout make_layout(const std::vector<tensor::Parameter*>& parameters, const LayoutOptions& options);
 
 /// That of the first parameter; the CPU where there is none (a pipeline rank may hold no weights).
@@ -60,8 +64,13 @@ struct HeldRange {
 
 /// All of the layout, in one range.
 std::vector<HeldRange> whole_range(const FlatLayout& layout);
-/// The `shard`-th of `num_shards` equal parts of every bucket, one range per bucket.
-std::vector<HeldRange> shard_ranges(const FlatLayout& layout, std::int64_t num_shards, std::int64_t shard);
+/// Which of several equal parts of a bucket.
+struct Shard {
+  std::int64_t count = 1;
+  std::int64_t index = 0;
+};
+/// A part of every bucket, one range per bucket; of buckets of experts the part `expert`.
+std::vector<HeldRange> shard_ranges(const FlatLayout& layout, Shard shard, Shard expert = {});
 /// Elements in all ranges.
 std::int64_t num_elements(const std::vector<HeldRange>& ranges);
 

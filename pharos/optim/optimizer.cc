@@ -9,6 +9,7 @@
 #include "pharos/base/error.h"
 #include "pharos/config/schema/enum_names.h"
 #include "pharos/optim/clip.h"
+#include "pharos/optim/names/name_rules.h"
 #include "pharos/optim/sgd.h"
 
 namespace pharos::optim {
@@ -61,17 +62,24 @@ OptimizerOptions optimizer_options(const config::RunConfig& config) {
   options.grad_norm_skip_threshold = optimizer.grad_norm_skip_threshold;
   options.count_zeros = config.logger.log_num_zeros_in_grad;
   options.loss_scaler = make_loss_scaler(optimizer);
+  if (optimizer.lr_scales) options.lr_scales = config::parse_lr_scales(*optimizer.lr_scales);
   return options;
 }
 
-UpdateTarget whole_target(const GradientBuffer& gradients) {
+std::string first_piece(const tensor::Parameter& parameter) {
+  return parameter.pieces.empty() ? parameter.name : parameter.pieces.front().name;
+}
+
+UpdateTarget whole_target(const GradientBuffer& gradients, const std::vector<config::LrScale>& lr_scales) {
   UpdateTarget target{{}, gradients.layout().num_elements, gradients.flat().device()};
   for (std::size_t index = 0; index < gradients.parameters().size(); ++index) {
     const tensor::Parameter& parameter = *gradients.parameters()[index];
     target.slots.push_back({.parameter = index,
                             .name = parameter.name,
+                            .piece = first_piece(parameter),
                             .first_element = 0,
                             .decays = parameter.weight_decay,
+                            .learning_rate_scale = learning_rate_scale(parameter, lr_scales),
                             .value = parameter.data.detach(),
                             .gradient = parameter.main_grad,
                             .offset = gradients.layout().offsets[index]});
@@ -80,7 +88,7 @@ UpdateTarget whole_target(const GradientBuffer& gradients) {
 }
 
 Optimizer::Optimizer(const GradientBuffer& gradients, const OptimizerOptions& options)
-    : Optimizer(whole_target(gradients), options) {
+    : Optimizer(whole_target(gradients, options.lr_scales), options) {
   gradients_ = &gradients;
 }
 
@@ -158,12 +166,16 @@ void Optimizer::for_each_state(const StateVisitor& visit) {
 }
 
 nlohmann::json Optimizer::save_scalars() const {
-  return {{"step", rule_->num_updates()}, {"loss_scaler", options_.loss_scaler.save()}};
+  nlohmann::json state = {{"step", rule_->num_updates()}, {"loss_scaler", options_.loss_scaler.save()}};
+  if (!started_at_.empty()) state["started_at"] = started_at_;
+  return state;
 }
 
-void Optimizer::restore_scalars(const nlohmann::json& state) {
+void Optimizer::restore_scalars(const nlohmann::json& state, const std::set<std::string>& newly_trained) {
   std::int64_t num_updates = -1;
+  started_at_.clear();
   try {
+    if (state.contains("started_at")) started_at_ = state["started_at"].get<std::map<std::string, std::int64_t>>();
     num_updates = state.at("step").get<std::int64_t>();
     options_.loss_scaler.restore(state.at("loss_scaler"));
   } catch (const nlohmann::json::exception& error) {
@@ -175,7 +187,13 @@ void Optimizer::restore_scalars(const nlohmann::json& state) {
     throw base::UserError({.what = "The checkpoint's optimizer has done " + std::to_string(num_updates) + " updates.",
                            .fix = "Resume from another checkpoint, or set checkpoint.load_optim=false."});
   }
-  rule_->set_num_updates(num_updates);
+  for (const std::string& piece : newly_trained) started_at_[piece] = num_updates;
+  std::vector<std::int64_t> started_at;
+  for (const UpdateSlot& slot : target_.slots) {
+    const auto found = started_at_.find(slot.piece);
+    started_at.push_back(found == started_at_.end() ? 0 : found->second);
+  }
+  rule_->set_num_updates(num_updates, started_at);
 }
 
 }  // namespace pharos::optim

@@ -3,12 +3,16 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/config/run_config.h"
 #include "pharos/optim/adamw.h"
 #include "pharos/optim/gradient_buffer.h"
@@ -26,6 +30,7 @@ struct OptimizerOptions {
   double grad_norm_skip_threshold = std::numeric_limits<double>::infinity();  ///< a step with a larger norm is skipped
   bool count_zeros = false;                                                   ///< one more pass over the gradients
   LossScaler loss_scaler = LossScaler(1.0);
+  std::vector<config::LrScale> lr_scales = {};  ///< factors on the learning rate, by name
 };
 
 /// From the sections optimizer and logger. fp16 without optimizer.loss_scale scales dynamically. UserError for an
@@ -45,8 +50,11 @@ struct GradientTotals {
   double factor = 1;  ///< the gradients are this times those in the buffers; contained in sum_of_squares
 };
 
+/// UpdateSlot::piece.
+std::string first_piece(const tensor::Parameter& parameter);
+
 /// One slot per parameter of `gradients`, of its shape; data are the values.
-UpdateTarget whole_target(const GradientBuffer& gradients);
+UpdateTarget whole_target(const GradientBuffer& gradients, const std::vector<config::LrScale>& lr_scales = {});
 
 class Optimizer {
  public:
@@ -71,10 +79,12 @@ class Optimizer {
   /// Every state tensor, fp32: "main_param" for bf16 and fp16 data, and the update rule's (AdamW: "exp_avg",
   /// "exp_avg_sq"). After writing to main_param call copy_main_to_data(). Cut by tensor::piece_view for checkpoints.
   void for_each_state(const StateVisitor& visit);
-  /// Numbers beside the tensors: "step" (updates done) and "loss_scaler".
+  /// Numbers beside the tensors: "step" (updates done), "loss_scaler", and "started_at", {piece: step} of the weights
+  /// of the whole model that were trained from a later step on than the first.
   nlohmann::json save_scalars() const;
-  /// UserError when a key is missing.
-  void restore_scalars(const nlohmann::json& state);
+  /// `newly_trained`: pieces of the whole model that have no state yet; they start now, and their moments are corrected
+  /// for the updates they have had. UserError when a key is missing.
+  void restore_scalars(const nlohmann::json& state, const std::set<std::string>& newly_trained = {});
 
   /// After the model's weights were loaded from elsewhere: takes them over as main parameters.
   void copy_data_to_main();
@@ -94,6 +104,7 @@ class Optimizer {
   OptimizerOptions options_;
   std::vector<MainParameter> main_parameters_;
   std::unique_ptr<UpdateRule> rule_;
+  std::map<std::string, std::int64_t> started_at_;  ///< [piece] 0 where it has none; the same on every rank
 };
 
 }  // namespace pharos::optim

@@ -7,6 +7,9 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "pharos/base/error.h"
 #include "pharos/optim/clip.h"
@@ -104,6 +107,41 @@ TEST(AdamW, ZeroGradientStillDecays) {
       EXPECT_TRUE(at::equal(parameters[i].data.detach(), before[i]));
     }
   }
+}
+
+// Weights that are trained from update 300 on take the steps of a first one, beside weights in their 301st; what is
+// saved says so. State of before, which does not, gives all of them the same count.
+TEST(AdamW, CountsTheUpdatesOfNewlyTrainedWeights) {
+  const std::set<std::string> later{"weight_1", "weight_2"};
+  const auto first_change = [&](const nlohmann::json& state, const std::set<std::string>& newly_trained) {
+    const TestParameters parameters(kShapes);
+    const GradientBuffer buffer(parameters.all());
+    OptimizerOptions options;
+    options.clip_grad = 0;
+    Optimizer optimizer(buffer, options);
+    optimizer.restore_scalars(state, newly_trained);
+    const auto before = parameters.snapshot();
+    parameters.fill_gradients(0, 1);
+    optimizer.step(kLearningRate, 0);
+    std::vector<double> changes;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      changes.push_back(max_difference(parameters[i].data.detach(), before[i]));
+    }
+    return std::pair(changes, optimizer.save_scalars());
+  };
+  nlohmann::json state = {{"step", 300}, {"loss_scaler", LossScaler(1.0).save()}};
+  const auto [thawed, saved] = first_change(state, later);
+  // The first step is lr·sign(g); with zero moments and t = 301 it is lr·0.1/√(0.001/(1 - 0.999³⁰¹)) of that, 1.6.
+  const std::vector<double> factors{1.61, 1, 1, 1.61};
+  for (std::size_t i = 0; i < factors.size(); ++i) EXPECT_NEAR(thawed[i], factors[i] * kLearningRate, 1e-4) << i;
+  EXPECT_EQ(saved["step"], 301);
+  EXPECT_EQ(saved["started_at"], nlohmann::json({{"weight_1", 300}, {"weight_2", 300}}));
+  const auto [resumed, saved_again] = first_change(saved, {});  // t = 2: 0.1/0.19 / √(0.001/0.001999)
+  for (const std::size_t i : {1, 2}) EXPECT_NEAR(resumed[i], 0.7441 * kLearningRate, 1e-4) << i;
+  EXPECT_EQ(saved_again["started_at"], saved["started_at"]);
+  const auto [alike, saved_alike] = first_change(state, {});
+  for (const double change : alike) EXPECT_NEAR(change, 1.61 * kLearningRate, 1e-4);
+  EXPECT_FALSE(saved_alike.contains("started_at"));
 }
 
 // b = 0.9·b + g + wd·p;  p -= lr·b.

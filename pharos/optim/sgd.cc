@@ -17,11 +17,12 @@ void Sgd::for_each_state(const StateVisitor& visit) {
   }
 }
 
-void Sgd::update_group(std::size_t group, const UpdateInput& input, double weight_decay, const at::Tensor& divisor) {
+void Sgd::update_group(std::size_t group, const UpdateInput& input, const at::Tensor& divisor) {
   const Group& tensors = groups()[group];
   const std::optional<at::Tensor> scale = divisor.defined() ? std::optional(divisor) : std::nullopt;
   // The buffers start at zero, so that the first update needs no case of its own.
-  at::_fused_sgd_(tensors.values, tensors.gradients, buffers_[group], weight_decay, momentum_, input.learning_rate,
+  at::_fused_sgd_(tensors.values, tensors.gradients, buffers_[group], input.weight_decay, momentum_,
+                  input.learning_rate,
                   /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false, scale,
                   /*found_inf=*/std::nullopt);
 }

@@ -12,8 +12,7 @@ class Sgd : public UpdateRule {
   void for_each_state(const StateVisitor& visit) override;
 
  private:
-  void update_group(std::size_t group, const UpdateInput& input, double weight_decay,
-                    const at::Tensor& divisor) override;
+  void update_group(std::size_t group, const UpdateInput& input, const at::Tensor& divisor) override;
 
   double momentum_;
   State momentum_buffer_;

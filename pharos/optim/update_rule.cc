@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 #include "pharos/base/error.h"
 
 namespace pharos::optim {
@@ -17,18 +19,27 @@ at::Tensor UpdateTarget::view_of(const at::Tensor& flat, const UpdateSlot& slot)
 UpdateRule::UpdateRule(const std::vector<at::Tensor>& values, const UpdateTarget& target) {
   PHAROS_CHECK(values.size() == target.slots.size(), "one value per slot");
   for (const UpdateSlot& slot : target.slots) places_.push_back({slot.parameter, slot.first_element});
-  for (const bool decays : {true, false}) {
-    Group group{.decays = decays, .indices = {}, .values = {}, .gradients = {}};
-    for (std::size_t index = 0; index < values.size(); ++index) {
-      const UpdateSlot& slot = target.slots[index];
-      if (slot.decays != decays || slot.value.numel() == 0) continue;
-      PHAROS_CHECK(values[index].scalar_type() == at::kFloat && values[index].sizes() == slot.gradient.sizes(),
-                   slot.name + ": the updated values are fp32 of the gradient's shape");
-      group.indices.push_back(index);
-      group.values.push_back(values[index]);
-      group.gradients.push_back(slot.gradient);
-    }
-    if (!group.values.empty()) groups_.push_back(std::move(group));
+  const auto group_of = [&](const UpdateSlot& slot) -> Group& {
+    const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const Group& group) {
+      return group.decays == slot.decays && group.learning_rate_scale == slot.learning_rate_scale;
+    });
+    if (found != groups_.end()) return *found;
+    groups_.push_back({.decays = slot.decays,
+                       .learning_rate_scale = slot.learning_rate_scale,
+                       .indices = {},
+                       .values = {},
+                       .gradients = {}});
+    return groups_.back();
+  };
+  for (std::size_t index = 0; index < values.size(); ++index) {
+    const UpdateSlot& slot = target.slots[index];
+    if (slot.value.numel() == 0) continue;
+    PHAROS_CHECK(values[index].scalar_type() == at::kFloat && values[index].sizes() == slot.gradient.sizes(),
+                 slot.name + ": the updated values are fp32 of the gradient's shape");
+    Group& group = group_of(slot);
+    group.indices.push_back(index);
+    group.values.push_back(values[index]);
+    group.gradients.push_back(slot.gradient);
   }
 }
 
@@ -40,7 +51,10 @@ void UpdateRule::update(const UpdateInput& input) {
     divisor = at::full({}, input.gradient_divisor, groups_.front().values.front().options().requires_grad(false));
   }
   for (std::size_t group = 0; group < groups_.size(); ++group) {
-    update_group(group, input, groups_[group].decays ? input.weight_decay : 0.0, divisor);
+    UpdateInput own = input;
+    own.learning_rate *= groups_[group].learning_rate_scale;
+    if (!groups_[group].decays) own.weight_decay = 0;
+    update_group(group, own, divisor);
   }
 }
 

@@ -29,8 +29,10 @@ using StateVisitor =
 struct UpdateSlot {
   std::size_t parameter = 0;
   std::string name;
+  std::string piece = {};          ///< of the parameter's pieces the first; its name where it has none
   std::int64_t first_element = 0;  ///< of the flattened parameter
   bool decays = true;
+  double learning_rate_scale = 1;
   at::Tensor value;         ///< in the compute type
   at::Tensor gradient;      ///< fp32
   std::int64_t offset = 0;  ///< in flat buffers of UpdateTarget::num_elements
@@ -59,14 +61,18 @@ class UpdateRule {
   void update(const UpdateInput& input);
   virtual void for_each_state(const StateVisitor& visit) = 0;
 
-  /// Updates done so far; the t of Adam's bias corrections.
+  /// Updates done so far.
   std::int64_t num_updates() const { return num_updates_; }
-  void set_num_updates(std::int64_t num_updates) { num_updates_ = num_updates; }
+  /// started_at: [slot] updates that had been done when the slot's first one was due.
+  virtual void set_num_updates(std::int64_t num_updates, const std::vector<std::int64_t>& /*started_at*/) {
+    num_updates_ = num_updates;
+  }
 
  protected:
-  /// Slots that share a weight decay.
+  /// Slots that share weight decay and learning rate.
   struct Group {
     bool decays;
+    double learning_rate_scale;
     std::vector<std::size_t> indices;  ///< of slots
     std::vector<at::Tensor> values;
     std::vector<at::Tensor> gradients;
@@ -81,9 +87,9 @@ class UpdateRule {
   const std::vector<Group>& groups() const { return groups_; }
   void visit_slot(const StateVisitor& visit, std::size_t slot, std::string_view name, const at::Tensor& tensor) const;
 
-  /// `divisor`: undefined when 1, else fp32 scalar on the values' device. num_updates() counts the one at hand.
-  virtual void update_group(std::size_t group, const UpdateInput& input, double weight_decay,
-                            const at::Tensor& divisor) = 0;
+  /// `input`: learning rate and weight decay are those of the group. `divisor`: undefined when 1, else fp32 scalar on
+  /// the values' device. num_updates() counts the one at hand.
+  virtual void update_group(std::size_t group, const UpdateInput& input, const at::Tensor& divisor) = 0;
 
  private:
   struct Place {

@@ -9,8 +9,8 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/config/batch_schedule.h"
 #include "pharos/config/derived.h"
+#include "pharos/config/grammar/batch_schedule.h"
 #include "pharos/pipeline/schedule_file.h"
 
 namespace pharos::pipeline {

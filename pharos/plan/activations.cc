@@ -4,6 +4,9 @@
 
 #include "pharos/config/derived.h"
 #include "pharos/model/flops.h"
+#include "pharos/plan/layers/common.h"
+#include "pharos/plan/layers/experts.h"
+#include "pharos/plan/layers/latent.h"
 
 namespace pharos::plan {
 namespace {
@@ -11,36 +14,15 @@ namespace {
 using config::Activation;
 using config::ModelConfig;
 
-constexpr double kFloatBytes = 4;
-
-bool is_rotary(const ModelConfig& model) { return model.position_embedding_type == config::PositionEmbedding::kRope; }
-
-/// Attention in one kernel that keeps no probabilities (nn::core_attention).
-bool is_fused(const ModelConfig& model) {
-  return model.attention_dropout == 0 && model.attention_backend != config::AttentionBackend::kUnfused &&
-         model.attention_backend != config::AttentionBackend::kLocal;
-}
-
-/// Mean (LayerNorm) and inverse deviation of each row, fp32.
-double norm_statistics(const ModelConfig& model, double rows) {
-  return rows * kFloatBytes * (model.normalization == config::Normalization::kRmsNorm ? 1 : 2);
+bool is_rotary(const ModelConfig& model) {
+  return model.position_embedding_type == config::PositionEmbedding::kRope ||
+         model.position_embedding_type == config::PositionEmbedding::kYarn;
 }
 
 /// Of the scores that exist at a time: with several context ranks those of a quarter of a rank's queries and keys.
 double score_elements(const LayerShape& shape) {
   const double length = shape.context > 1 ? shape.length / 2 : shape.length;
   return shape.batch * shape.heads * length * length;
-}
-
-/// Bytes of the probabilities and masks that attention without a fused kernel keeps.
-double kept_probabilities(const ModelConfig& model, const LayerShape& shape) {
-  const double scores = score_elements(shape);
-  double bytes = shape.length * shape.length;  // masked_fill keeps its mask
-  bytes += scores * (model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes);  // softmax keeps its result
-  if (model.attention_dropout > 0 || (model.attention_softmax_in_fp32 && shape.element_bytes < kFloatBytes)) {
-    bytes += scores * shape.element_bytes;  // what the second product keeps is another tensor then
-  }
-  return bytes;
 }
 
 /// Queries, keys and values as the core keeps them, in elements a token.
@@ -84,29 +66,8 @@ double kept_by_attention(const ModelConfig& model, const LayerShape& shape, std:
   return bytes;
 }
 
-/// Tensors of the inner width that the MLP keeps: first product, what the activation keeps, input of the second
-/// product.
-double kept_inner_tensors(const ModelConfig& model) {
-  if (!model.gated_linear_unit) {
-    switch (model.activation_func) {
-      case Activation::kRelu:
-      case Activation::kSigmoid:
-      case Activation::kTanh:
-        return 1;
-      case Activation::kQuickGelu:
-        return 3;
-      default:
-        return 2;
-    }
-  }
-  if (model.activation_func == Activation::kSilu && !model.activation_func_clamp_value &&
-      model.glu_linear_offset == 0) {
-    return 3;
-  }
-  const double more =
-      model.activation_func == Activation::kQuickGelu || model.activation_func == Activation::kSquaredRelu;
-  return 5 + more + (model.activation_func_clamp_value ? 1 : 0);
-}
+/// All of the dense MLP, or of router and experts, is computed again (model::TransformerLayer::recompute_mlp).
+bool recomputes_mlp(const ModelConfig& model) { return recomputes(model, "mlp") || recomputes(model, "moe"); }
 
 double whole_stream_bytes(const LayerShape& shape) { return shape.tokens() * shape.hidden * shape.element_bytes; }
 double stream_bytes(const LayerShape& shape) { return whole_stream_bytes(shape) / shape.parts; }
@@ -128,13 +89,72 @@ double row_backward_bytes(const LayerShape& shape, double input_bytes) {
 
 }  // namespace
 
-bool recomputes_core_attention(const ModelConfig& model) {
+bool recomputes(const ModelConfig& model, const char* module) {
   if (model.recompute_granularity != config::RecomputeGranularity::kSelective) return false;
-  const auto& modules = model.recompute_modules;
-  return !modules || std::find(modules->begin(), modules->end(), "core_attn") != modules->end();
+  const std::vector<std::string> modules = model.recompute_modules.value_or(std::vector<std::string>{"core_attn"});
+  return std::find(modules.begin(), modules.end(), module) != modules.end();
 }
 
-LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size) {
+bool is_fused(const ModelConfig& model) {
+  return model.attention_dropout == 0 && model.attention_backend != config::AttentionBackend::kUnfused &&
+         model.attention_backend != config::AttentionBackend::kLocal && !model.attn_logit_softcapping &&
+         model.softmax_type == config::SoftmaxType::kVanilla;
+}
+
+double norm_statistics(const ModelConfig& model, double rows) {
+  return rows * kFloatBytes * (model.normalization == config::Normalization::kRmsNorm ? 1 : 2);
+}
+
+double kept_probabilities(const ModelConfig& model, const LayerShape& shape) {
+  const double scores = score_elements(shape);
+  double bytes = shape.length * shape.length;  // masked_fill keeps its mask
+  bytes += scores * (model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes);  // softmax keeps its result
+  if (model.attention_dropout > 0 || (model.attention_softmax_in_fp32 && shape.element_bytes < kFloatBytes)) {
+    bytes += scores * shape.element_bytes;  // what the second product keeps is another tensor then
+  }
+  if (model.attn_logit_softcapping) bytes += scores * shape.element_bytes;  // the hyperbolic tangent keeps its result
+  return bytes;
+}
+
+double score_gradient_bytes(const ModelConfig& model, const LayerShape& shape) {
+  const double score_bytes = model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes;
+  double bytes = score_elements(shape) * (score_bytes + shape.element_bytes);
+  if (model.attention_dropout > 0) bytes += score_elements(shape) * shape.element_bytes;  // the mask, drawn again
+  if (recomputes_core_attention(model) && shape.context == 1) bytes += kept_probabilities(model, shape);
+  return bytes;
+}
+
+bool is_swiglu(const ModelConfig& model) {
+  return model.gated_linear_unit && model.activation_func == Activation::kSilu && !model.activation_func_clamp_value &&
+         model.glu_linear_offset == 0;
+}
+
+double kept_inner_tensors(const ModelConfig& model) {
+  if (!model.gated_linear_unit) {
+    switch (model.activation_func) {
+      case Activation::kRelu:
+      case Activation::kSigmoid:
+      case Activation::kTanh:
+        return 1;
+      case Activation::kQuickGelu:
+        return 3;
+      default:
+        return 2;
+    }
+  }
+  if (is_swiglu(model)) return 3;
+  const double more =
+      model.activation_func == Activation::kQuickGelu || model.activation_func == Activation::kSquaredRelu;
+  return 5 + more + (model.activation_func_clamp_value ? 1 : 0);
+}
+
+bool recomputes_core_attention(const ModelConfig& model) { return recomputes(model, "core_attn"); }
+
+bool has_experts(const ModelConfig& model, std::int64_t layer) {
+  return config::is_moe_layer(model, std::min(layer, *model.num_layers - 1));
+}
+
+LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size, config::DeviceKind device) {
   const auto tensor = static_cast<double>(model.tensor_model_parallel_size);
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   LayerShape shape;
@@ -148,30 +168,57 @@ LayerShape layer_shape(const ModelConfig& model, std::int64_t micro_batch_size) 
   shape.element_bytes = config::compute_dtype(model) == config::DType::kFloat32 ? 4 : 2;
   shape.parts = model.sequence_parallel ? tensor : 1;
   shape.context = real(model.context_parallel_size);
+  shape.device = device;
   return shape;
+}
+
+LayerShape layer_shape(const config::RunConfig& config) {
+  return layer_shape(config.model, *config.train.micro_batch_size, config.dist.device);
 }
 
 KeptByLayer kept_by_layer(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
   const double size = shape.element_bytes, stream = stream_bytes(shape);
+  const double statistics = norm_statistics(model, shape.stream_tokens());
   KeptByLayer kept;
   kept.input = stream;
-  kept.attention = kept_by_attention(model, shape, layer);
-  kept.mlp = 2 * stream + norm_statistics(model, shape.stream_tokens()) +  // with the normalised input of fc1
-             shape.tokens() * shape.inner * kept_inner_tensors(model) * size;
+  kept.attention =
+      model.multi_latent_attention ? kept_by_latent_attention(model, shape) : kept_by_attention(model, shape, layer);
+  kept.mlp = 2 * stream + statistics;  // with the normalised input
+  if (has_experts(model, layer)) {
+    if (!recomputes_mlp(model)) kept.mlp += kept_by_experts(model, shape);
+  } else if (!recomputes_mlp(model)) {
+    kept.mlp += shape.tokens() * shape.inner * kept_inner_tensors(model) * size;
+  }
+  if (model.sandwich_layernorm) {
+    kept.attention += stream + statistics;
+    kept.mlp += stream + statistics;
+  }
   return kept;
 }
 
-double mlp_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
+double kept_by_prediction_layer(const ModelConfig& model, const LayerShape& shape, std::int64_t depth) {
+  const double stream = stream_bytes(shape), statistics = norm_statistics(model, shape.stream_tokens());
+  if (model.recompute_granularity == config::RecomputeGranularity::kFull)
+    return 3 * stream + statistics + stream;  // hidden state and words; input and output of the last norm
+  // Words that were looked up and both halves of the projection's input; the layer; input and output of the last norm.
+  return stream + 2 * statistics + 2 * stream + kept_by_layer(model, shape, *model.num_layers + depth).total() +
+         2 * stream + statistics;
+}
+
+double mlp_backward_bytes(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
+  if (has_experts(model, layer)) return stream_bytes(shape) + experts_backward_bytes(model, shape);
   const double inner = shape.tokens() * shape.inner * shape.element_bytes;
   // The activation's backward pass: its incoming gradient, its result, and for gates one temporary; the second
   // product's input is freed by then.
   const double activation = (model.gated_linear_unit ? 3 : 1) * inner;
   const double row = row_backward_bytes(shape, inner);
   const double column = column_backward_bytes(shape) - inner;  // more of what the activation kept is freed than needed
-  return stream_bytes(shape) + std::max({activation, row, column});
+  const double again = recomputes_mlp(model) ? inner * kept_inner_tensors(model) : 0;
+  return stream_bytes(shape) + again + std::max({activation, row, column});
 }
 
 double attention_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
+  if (model.multi_latent_attention) return stream_bytes(shape) + latent_backward_bytes(model, shape);
   const double query = shape.query_width(), kv = shape.kv_width(), token_bytes = shape.tokens() * shape.element_bytes;
   const double key_value = shape.kv_heads < shape.heads ? 2 * query : 2 * kv;
   double core = token_bytes * (query + query + key_value);
@@ -179,13 +226,7 @@ double attention_backward_bytes(const ModelConfig& model, const LayerShape& shap
     // fp32 gradients of queries and of four blocks (own, at work, coming and going), and two blocks.
     core = token_bytes * (query + 4 * kv) + shape.tokens() * kFloatBytes * (query + 8 * kv);
   }
-  if (!is_fused(model)) {  // gradients of probabilities and scores
-    const double score_bytes = model.attention_softmax_in_fp32 ? kFloatBytes : shape.element_bytes;
-    core += score_elements(shape) * (score_bytes + shape.element_bytes);
-    if (model.attention_dropout > 0) core += score_elements(shape) * shape.element_bytes;  // the mask, drawn again
-  }
-  if (recomputes_core_attention(model) && !is_fused(model) && shape.context == 1)
-    core += kept_probabilities(model, shape);
+  if (!is_fused(model)) core += score_gradient_bytes(model, shape);
   const double row = row_backward_bytes(shape, token_bytes * query);
   // The gradient of q|k|v; what the core and the output projection kept of it is freed.
   const double freed = query + kept_query_key_value(model, shape, is_fused(model));
@@ -197,12 +238,18 @@ double layer_forward_bytes(const ModelConfig& model, const LayerShape& shape) {
   const double inner = model.gated_linear_unit ? 3 : 2;
   // Two tensors of the stream; a third of all tokens comes from, or goes to, the other ranks.
   const double streams = 2 * stream_bytes(shape) + (shape.parts > 1 ? whole_stream_bytes(shape) : 0);
-  const double mlp = inner * shape.tokens() * shape.inner * shape.element_bytes;
+  double mlp = inner * shape.tokens() * shape.inner * shape.element_bytes;
+  if (model.num_moe_experts) mlp = std::max(mlp, experts_forward_bytes(model, shape));
+  double query = shape.query_width(), key = shape.kv_width(), value = shape.kv_width();
+  if (model.multi_latent_attention) {
+    const LatentWidths widths = latent_widths(model, shape);
+    query = key = widths.query;
+    value = widths.padded_value + widths.formed / 2;  // beside what they were formed as
+  }
   const double scores = is_fused(model) ? 0 : 2 * score_elements(shape) * kFloatBytes;
-  double attention = shape.tokens() * (2 * shape.query_width() + 3 * shape.kv_width()) * shape.element_bytes;
+  double attention = shape.tokens() * (2 * query + 1.5 * (key + value)) * shape.element_bytes;
   if (shape.context > 1) {  // the sum over blocks and a half-block's result in fp32, two blocks of keys and values
-    attention +=
-        shape.tokens() * (1.5 * shape.query_width() * kFloatBytes + 4 * shape.kv_width() * shape.element_bytes);
+    attention += shape.tokens() * (1.5 * query * kFloatBytes + 2 * (key + value) * shape.element_bytes);
   }
   return streams + std::max(mlp, attention + scores);
 }

@@ -4,9 +4,12 @@
 
 #include <cstdint>
 
-#include "pharos/config/model_config.h"
+#include "pharos/config/run_config.h"
 
 namespace pharos::plan {
+
+/// How tokens are spread over experts: all have as many, or those of all ranks choose experts of one rank.
+enum class RoutingBalance { kEven, kWorst };
 
 /// Local sizes of one layer on one rank.
 struct LayerShape {
@@ -20,14 +23,18 @@ struct LayerShape {
   double element_bytes = 4;  ///< of the compute type
   double parts = 1;          ///< ranks that divide the tokens of the residual stream (sequence parallelism)
   double context = 1;        ///< ranks that divide a sequence; each keeps its own part of everything
+  config::DeviceKind device = config::DeviceKind::kCpu;
+  RoutingBalance balance = RoutingBalance::kEven;
   double tokens() const { return batch * length; }
   double stream_tokens() const { return tokens() / parts; }  ///< outside of attention and MLP
   double query_width() const { return heads * head_width; }
   double kv_width() const { return kv_heads * head_width; }
 };
 
-/// For a model whose layers pharos::model declares (see is_declared()).
-LayerShape layer_shape(const config::ModelConfig& model, std::int64_t micro_batch_size);
+LayerShape layer_shape(const config::ModelConfig& model, std::int64_t micro_batch_size,
+                       config::DeviceKind device = config::DeviceKind::kCpu);
+/// Of a training microbatch.
+LayerShape layer_shape(const config::RunConfig& config);
 
 /// Core attention alone is computed again in the backward pass.
 bool recomputes_core_attention(const config::ModelConfig& model);
@@ -40,16 +47,19 @@ struct KeptByLayer {
   double total() const { return input + attention + mlp; }
 };
 
-/// `layer` counts from 0 over the whole model (windows may differ).
+/// `layer` counts from 0 over the whole model: windows and experts may differ. Those of multi-token prediction follow.
 KeptByLayer kept_by_layer(const config::ModelConfig& model, const LayerShape& shape, std::int64_t layer);
 
 /// Most bytes alive in the backward pass of a half beside everything kept: gradients on their way and temporaries, less
 /// what has been freed by then.
-double mlp_backward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+double mlp_backward_bytes(const config::ModelConfig& model, const LayerShape& shape, std::int64_t layer);
 double attention_backward_bytes(const config::ModelConfig& model, const LayerShape& shape);
 
-/// Most bytes alive in a forward pass through one layer that keeps nothing.
+/// Most bytes alive in a forward pass through one layer, of the kind that needs most, that keeps nothing.
 double layer_forward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+
+/// What one layer of multi-token prediction keeps, the norms and the projection around it included.
+double kept_by_prediction_layer(const config::ModelConfig& model, const LayerShape& shape, std::int64_t depth);
 
 /// What the last stage keeps beside the layers: input and output of the final norm.
 double kept_by_head(const config::ModelConfig& model, const LayerShape& shape);
@@ -57,5 +67,8 @@ double kept_by_head(const config::ModelConfig& model, const LayerShape& shape);
 double logits_bytes(const config::ModelConfig& model, const LayerShape& shape);
 /// Most bytes alive in the backward pass of the output layer beside kept tensors and logits.
 double output_backward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+
+/// Layer `layer` has experts; those of multi-token prediction are like the last one.
+bool has_experts(const config::ModelConfig& model, std::int64_t layer);
 
 }  // namespace pharos::plan

@@ -65,9 +65,10 @@ void measure_folder(CheckpointPlan& plan, const config::ResolvedConfig& resolved
   };
   manifest.state_kinds = state_kinds(config);
   for (const ModelChunk& chunk : model_chunks(config.model)) {
-    visit_parameters(config.model, chunk, mesh, [&](const tensor::Parameter& parameter) {
+    visit_parameters(config, chunk, mesh, [&](const tensor::Parameter& parameter) {
       for (const tensor::Piece& piece : parameter.pieces) {
-        add("", weight_type(config), piece);
+        add("", parameter.dtype == at::kFloat ? ElementType::kF32 : weight_type(config), piece);
+        if (!parameter.trainable) continue;
         for (const std::string& kind : manifest.state_kinds) add(kind + "/", ElementType::kF32, piece);
       }
     });
@@ -93,7 +94,7 @@ void measure_folder(CheckpointPlan& plan, const config::ResolvedConfig& resolved
 }  // namespace
 
 CheckpointPlan plan_checkpoints(const config::ResolvedConfig& resolved, const comm::Mesh& mesh,
-                                const ParameterPlan& parameters, std::int64_t iterations) {
+                                std::int64_t iterations) {
   const config::CheckpointConfig& settings = resolved.config.checkpoint;
   const std::int64_t interval = settings.save_interval.value_or(iterations);
   CheckpointPlan plan;
@@ -102,14 +103,7 @@ CheckpointPlan plan_checkpoints(const config::ResolvedConfig& resolved, const co
     plan.num_saves = (iterations + interval - 1) / interval;  // the last step is saved too
     plan.num_kept = settings.most_recent_k < 0 ? plan.num_saves : std::min(plan.num_saves, settings.most_recent_k);
   }
-  if (!parameters.by_formula) {
-    measure_folder(plan, resolved, mesh, iterations);
-    return plan;
-  }
-  const double weight_bytes = weight_type(resolved.config) == ElementType::kF32 ? 4 : 2;
-  plan.tensor_bytes = static_cast<double>(parameters.total) *
-                      (weight_bytes + 4 * static_cast<double>(state_kinds(resolved.config).size()));
-  plan.size_bytes = plan.tensor_bytes;
+  measure_folder(plan, resolved, mesh, iterations);
   return plan;
 }
 

@@ -20,6 +20,6 @@ struct CheckpointPlan {
 /// Tensors and headers are counted piece by piece, to the byte for one rank (with more ranks every tensor has some more
 /// bytes of header and manifest). train_state.json grows by a few bytes as its numbers do.
 CheckpointPlan plan_checkpoints(const config::ResolvedConfig& resolved, const comm::Mesh& mesh,
-                                const ParameterPlan& parameters, std::int64_t iterations);
+                                std::int64_t iterations);
 
 }  // namespace pharos::plan

@@ -6,7 +6,6 @@
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
-#include "pharos/model/theoretical_memory.h"
 #include "pharos/pipeline/schedule.h"
 #include "pharos/plan/activations.h"
 #include "pharos/plan/estimate_setup.h"
@@ -45,11 +44,12 @@ void keep_largest(Moment& largest, Moment moment) {
 struct HeldStage {
   ModelChunk chunk;
   KeptByStage kept;
+  Deferred last_layer;  ///< put off by the stage's last layer
 };
 
 /// The largest moment of one backward pass, `held` being everything kept when it begins.
 void visit_backward(Moment& largest, const ModelConfig& model, const LayerShape& shape, const HeldStage& stage,
-                    const Deferred& deferred, const Moment& held) {
+                    const Moment& held) {
   const KeptByStage& kept = stage.kept;
   Moment below = held;  // once the output layer is behind
   if (stage.chunk.output) {
@@ -60,12 +60,13 @@ void visit_backward(Moment& largest, const ModelConfig& model, const LayerShape&
   }
   const std::int64_t num_layers = stage.chunk.num_layers;
   if (num_layers == 0) return;
-  const double mlp = mlp_backward_bytes(model, shape), attention = attention_backward_bytes(model, shape);
-  const double mlp_kept = kept_by_layer(model, shape, stage.chunk.first_layer + num_layers - 1).mlp;
+  const std::int64_t last = stage.chunk.first_layer + num_layers - 1;
+  const double mlp = mlp_backward_bytes(model, shape, last), attention = attention_backward_bytes(model, shape);
+  const double mlp_kept = kept_by_layer(model, shape, last).mlp;
   const auto visit = [&](const char* mlp_phase, const char* attention_phase, double activations) {
     keep_largest(largest, {mlp_phase, activations, below.logits, mlp, held.communication});
-    keep_largest(largest,
-                 {attention_phase, activations - mlp_kept + deferred.mlp, below.logits, attention, held.communication});
+    keep_largest(largest, {attention_phase, activations - mlp_kept + stage.last_layer.mlp, below.logits, attention,
+                           held.communication});
   };
   if (!kept.ends_with_recomputation) visit("mlp backward", "attention backward", below.activations);
   if (kept.while_recomputing > 0)
@@ -75,15 +76,17 @@ void visit_backward(Moment& largest, const ModelConfig& model, const LayerShape&
 
 /// The moment of a pipeline rank's training step with most bytes alive: its actions in order.
 Moment training_peak(const RunConfig& config, const pipeline::Schedule& schedule, const std::vector<ModelChunk>& chunks,
-                     std::int64_t rank) {
+                     std::int64_t rank, RoutingBalance balance) {
   const ModelConfig& model = config.model;
-  const LayerShape shape = layer_shape(model, *config.train.micro_batch_size);
+  LayerShape shape = layer_shape(config);
+  shape.balance = balance;
   const bool defers = pipeline::last_phase(schedule) == pipeline::Phase::kWeight;
-  const Deferred deferred = deferred_work(model, shape, defers);
   std::vector<HeldStage> stages;
   for (const int stage : schedule.stage_of[static_cast<std::size_t>(rank)]) {
     const ModelChunk& chunk = chunks[static_cast<std::size_t>(stage)];
-    stages.push_back({chunk, kept_by_stage(model, shape, chunk, defers)});
+    const std::int64_t last = chunk.first_layer + chunk.num_layers - 1;
+    stages.push_back({chunk, kept_by_stage(model, shape, chunk, defers),
+                      chunk.num_layers > 0 ? deferred_by_layer(model, shape, last, defers) : Deferred{}});
   }
   const std::vector<int> tensors = boundary_tensors(schedule, static_cast<int>(rank));
   const double tensor_bytes = boundary_bytes(config);
@@ -100,7 +103,7 @@ Moment training_peak(const RunConfig& config, const pipeline::Schedule& schedule
         keep_largest(largest, {"forward", held.activations, held.logits, 0, held.communication});
         break;
       case pipeline::Phase::kBackward:
-        visit_backward(largest, model, shape, stage, deferred, held);
+        visit_backward(largest, model, shape, stage, held);
         held.activations += kept.deferred_layers + kept.deferred_head - kept.layers - kept.head;
         held.logits += kept.deferred_logits - kept.logits;
         keep_largest(largest, {"backward", held.activations, held.logits, 0, held.communication});
@@ -116,7 +119,8 @@ Moment training_peak(const RunConfig& config, const pipeline::Schedule& schedule
 
 /// In a pipeline a tensor being sent and those for the next two forwards coming in are beside.
 Moment evaluation_peak(const RunConfig& config, const ModelChunk& last) {
-  const LayerShape shape = layer_shape(config.model, config::eval_micro_batch_size_or_default(config));
+  LayerShape shape = layer_shape(config);
+  shape.batch = static_cast<double>(config::eval_micro_batch_size_or_default(config));
   const double whole = shape.tokens() * shape.hidden * shape.element_bytes, stream = whole / shape.parts;
   const double boundary = config.model.pipeline_model_parallel_size > 1 ? 3 * boundary_bytes(config) : 0;
   Moment largest{"evaluation", stream, 0, layer_forward_bytes(config.model, shape), boundary};
@@ -124,17 +128,6 @@ Moment evaluation_peak(const RunConfig& config, const ModelChunk& last) {
     keep_largest(largest, {"evaluation", stream, logits_bytes(config.model, shape),
                            shape.parts > 1 ? stream + whole : stream, boundary});
   return largest;
-}
-
-Moment peak_by_formula(const RunConfig& config, const comm::Mesh& mesh) {
-  const double scale =
-      config::compute_dtype(config.model) == config::DType::kFloat32 ? 2 : 1;  // Megatron counts 16 bits
-  return {"by formula",
-          scale * model::estimate_memory(config.model, estimate_setup(config, mesh)).activations.total_bytes, 0, 0};
-}
-
-double num_moments(const RunConfig& config) {
-  return config.optimizer.optimizer == config::OptimizerKind::kAdam ? 2 : 1;
 }
 
 /// Threads, sockets and the transport's own buffers of a process with peers (CPU).
@@ -152,45 +145,76 @@ double reduction_bytes(const RunConfig& config, const Sharding& sharding, double
 
 /// Elements gathered or reduced at once where gradients or weights are divided. With a size or number of buckets given,
 /// a bucket ends behind the parameter that fills it.
-double unit_elements(const RunConfig& config, const RankParameters& held) {
-  const std::int64_t all = held.buffer_elements, one = held.largest_linear;
-  std::int64_t unit = held.largest_unit;
+double unit_elements(const RunConfig& config, const RankParameters& held, const BufferPart& part) {
+  const std::int64_t all = part.elements, one = held.largest_linear;
+  std::int64_t unit = part.largest_unit;
   if (config.ddp.bucket_size) unit = std::min(all, *config.ddp.bucket_size + one);
   if (config.ddp.num_buckets) unit = std::min(all, all / std::max<std::int64_t>(1, *config.ddp.num_buckets) + one);
   return static_cast<double>(unit);
 }
 
+/// What is trained on a rank, and the ranks that have copies of it.
+struct DividedPart {
+  BufferPart part;
+  Sharding sharding;
+  double elements() const { return static_cast<double>(part.elements); }
+};
+
+std::vector<DividedPart> divided_parts(const RunConfig& config, const comm::Mesh& mesh, const RankParameters& held) {
+  std::vector<DividedPart> parts{{held.others, sharding_of(config, mesh)}};
+  if (held.experts.elements > 0) parts.push_back({held.experts, expert_sharding_of(config, mesh)});
+  return parts;
+}
+
 /// Gradients are reduced when the last microbatch's backward pass has freed the activations, in one go: a moment of its
 /// own. Divided gradients are reduced unit by unit in all of the backward pass instead, one unit while the next one's
 /// gradients come in if that overlaps.
-void add_reductions(Moment& peak, const RunConfig& config, const Sharding& sharding, const RankParameters& held) {
-  if (sharding.ranks == 1) return;
-  if (sharding.divides_gradients()) {
-    peak.communication += reduction_bytes(config, sharding, unit_elements(config, held));
-  } else {
-    const double all = reduction_bytes(config, sharding, static_cast<double>(held.buffer_elements));
-    keep_largest(peak, {.phase = "gradient reduction", .communication = all});
+void add_reductions(Moment& peak, const RunConfig& config, const std::vector<DividedPart>& parts,
+                    const RankParameters& held) {
+  double units = 0, all = 0;
+  for (const auto& [part, sharding] : parts) {
+    if (sharding.ranks == 1) continue;
+    if (sharding.divides_gradients()) {
+      units = std::max(units, reduction_bytes(config, sharding, unit_elements(config, held, part)));
+    } else {
+      all += reduction_bytes(config, sharding, static_cast<double>(part.elements));
+    }
   }
+  peak.communication += units;
+  if (all > 0) keep_largest(peak, {.phase = "gradient reduction", .communication = all});
 }
 
+/// Bytes of an element of gradients and of each moment: the precision-aware optimizer has types of its own for them.
+double bytes_of(config::DType type) { return type == config::DType::kFloat32 ? kFloatBytes : 2; }
+
 std::vector<MemoryPart> parts_of(const RunConfig& config, const comm::Mesh& mesh, const RankParameters& held,
-                                 const Moment& moment, double data_bytes) {
-  const Sharding sharding = sharding_of(config, mesh);
+                                 const std::vector<DividedPart>& divided, const Moment& moment, double data_bytes) {
   const bool cuda = config.dist.device == config::DeviceKind::kCuda;
-  const double weight_bytes = weight_bytes_per_element(config), shards = sharding.shards();
-  const auto buffer = static_cast<double>(held.buffer_elements), unit = unit_elements(config, held);
-  const double state = sharding.divides_state() ? buffer / shards : buffer;
-  double weights = static_cast<double>(held.elements), gradients = buffer;
-  // With one rank there is nothing to divide, and the buffers are whole.
-  if (sharding.divides_gradients() && sharding.ranks > 1)
-    gradients = buffer / shards + std::min(buffer, (config.ddp.overlap_grad_reduce ? 2 : 1) * unit);
-  if (sharding.divides_weights() && sharding.ranks > 1)
-    weights = buffer / shards + std::min(buffer, (config.ddp.overlap_param_gather ? 2 : 1) * unit);
+  const double weight_bytes = weight_bytes_per_element(config);
+  double state = 0, gradients = 0, weights = static_cast<double>(held.elements);
+  for (const DividedPart& one : divided) {
+    const Sharding& sharding = one.sharding;
+    const double buffer = one.elements(), share = buffer / sharding.shards();
+    const double unit = unit_elements(config, held, one.part);
+    state += sharding.divides_state() ? share : buffer;
+    // With one rank there is nothing to divide, and the buffers are whole.
+    const bool is_divided = sharding.ranks > 1;
+    gradients += is_divided && sharding.divides_gradients()
+                     ? share + std::min(buffer, (config.ddp.overlap_grad_reduce ? 2 : 1) * unit)
+                     : buffer;
+    if (is_divided && sharding.divides_weights())
+      weights += share + std::min(buffer, (config.ddp.overlap_param_gather ? 2 : 1) * unit) - buffer;
+  }
+  const auto floats = static_cast<double>(held.float_elements);
+  const config::OptimizerConfig& optimizer = config.optimizer;
+  const double moments = bytes_of(optimizer.exp_avg_dtype) + bytes_of(optimizer.exp_avg_sq_dtype);
+  const bool adam = optimizer.optimizer == config::OptimizerKind::kAdam;
   return {{"process", cuda ? "process (CUDA context not counted)" : "process and libraries", cuda ? 0 : kProcessBytes},
-          {"weights", "weights", weights * weight_bytes},
-          {"main_parameters", "fp32 main parameters", weight_bytes == kFloatBytes ? 0 : state * kFloatBytes},
-          {"gradients", "fp32 gradients", gradients * kFloatBytes},
-          {"optimizer", "optimizer moments", state * kFloatBytes * num_moments(config)},
+          {"weights", "weights", (weights - floats) * weight_bytes + floats * kFloatBytes},
+          {"main_parameters", "main parameters",
+           weight_bytes == kFloatBytes ? 0 : state * bytes_of(optimizer.main_params_dtype)},
+          {"gradients", "gradients", gradients * bytes_of(optimizer.main_grads_dtype)},
+          {"optimizer", "optimizer moments", state * (adam ? moments : kFloatBytes)},
           {"activations", "activations kept", moment.activations},
           {"logits", "logits and loss", moment.logits},
           {"transient", "gradients on their way, temporaries", moment.transient},
@@ -217,22 +241,30 @@ MemoryPlan plan_memory(const RunConfig& config, const comm::Mesh& mesh, const Pa
                        double data_bytes) {
   const std::vector<ModelChunk> chunks = model_chunks(config.model);
   std::optional<pipeline::Schedule> schedule;
-  if (!config.validation.skip_train && !parameters.by_formula) schedule = planned_schedule(config, mesh);
+  if (!config.validation.skip_train) schedule = planned_schedule(config, mesh);
   MemoryPlan plan;
   for (std::int64_t rank = 0; rank < config.model.pipeline_model_parallel_size; ++rank) {
     const auto mine = chunks_of(chunks, rank);
     const RankParameters& held = parameters.ranks[static_cast<std::size_t>(rank)];
-    Moment moment;
-    if (parameters.by_formula) moment = peak_by_formula(config, mesh);
-    if (schedule) moment = training_peak(config, *schedule, chunks, rank);
-    if (!config.validation.skip_train) add_reductions(moment, config, sharding_of(config, mesh), held);
-    if (!parameters.by_formula && config.validation.eval_iters > 0)
-      keep_largest(moment, evaluation_peak(config, mine.back()));
-    std::vector<MemoryPart> parts = parts_of(config, mesh, held, moment, data_bytes);
+    const std::vector<DividedPart> divided = divided_parts(config, mesh, held);
+    const auto parts_with = [&](RoutingBalance balance, std::string& phase) {
+      Moment moment;
+      if (schedule) {
+        moment = training_peak(config, *schedule, chunks, rank, balance);
+        add_reductions(moment, config, divided, held);
+      }
+      if (config.validation.eval_iters > 0) keep_largest(moment, evaluation_peak(config, mine.back()));
+      phase = moment.phase;
+      return parts_of(config, mesh, held, divided, moment, data_bytes);
+    };
+    std::string phase, ignored;
+    std::vector<MemoryPart> parts = parts_with(RoutingBalance::kEven, phase);
+    if (config.model.num_moe_experts && schedule)
+      plan.worst_peak_bytes = std::max(plan.worst_peak_bytes, sum_of(parts_with(RoutingBalance::kWorst, ignored)));
     plan.peak_bytes_of_ranks.push_back(sum_of(parts));
     if (plan.parts.empty() || plan.peak_bytes_of_ranks.back() > plan.peak_bytes) {
       plan.pipeline_rank = rank;
-      plan.phase = moment.phase;
+      plan.phase = phase;
       plan.peak_bytes = plan.peak_bytes_of_ranks.back();
       plan.parts = std::move(parts);
     }

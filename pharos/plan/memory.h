@@ -23,14 +23,16 @@ struct MemoryPlan {
   std::vector<MemoryPart> parts;            ///< what is alive then
   double peak_bytes = 0;                    ///< their sum
   std::vector<double> peak_bytes_of_ranks;  ///< [pipeline rank]
+  /// The largest peak if in every layer with experts all tokens chose those of one rank; 0 without experts.
+  double worst_peak_bytes = 0;
   double part(const std::string& key) const;
 };
 
-/// What data-parallel ranks divide is counted once over them: by strategy moments and main parameters (optim),
+/// With experts, every one of them gets as many tokens (worst_peak_bytes beside). What data-parallel ranks, for experts
+/// expert-data-parallel ranks, divide is counted once over them: by strategy moments and main parameters (optim),
 /// gradients too (optim_grads: this rank's shard and the units being reduced), weights too (optim_grads_params: the
 /// shard and the gathered units); one unit at a time, or two when reduction or gathering overlap. A unit is a layer or
 /// what comes before or after all of them. `data_bytes`: indices and mapped pages of the data (DatasetPlan).
-/// Activations of models that are planned by formula are Megatron's estimate, scaled to the compute type.
 MemoryPlan plan_memory(const config::RunConfig& config, const comm::Mesh& mesh, const ParameterPlan& parameters,
                        double data_bytes);
 

@@ -53,11 +53,10 @@ EvaluationPlan plan_evaluations(const RunConfig& config, const StepPlan& steps) 
 
 std::vector<std::string> notes_of(const RunConfig& config, const Plan& plan) {
   std::vector<std::string> notes;
-  if (plan.parameters.by_formula) {
+  if (config.model.num_moe_experts) {
     notes.emplace_back(
-        "Parameters, activations and checkpoints are by formula (Megatron's): this release does not declare mixtures "
-        "of "
-        "experts, multi-latent attention and multi-token prediction layer by layer.");
+        "Activations, transfers and times of experts assume that all of them get as many tokens; the worst routing "
+        "stands beside the peak.");
   }
   if (config.dist.device == config::DeviceKind::kCuda) {
     notes.emplace_back("Memory is device memory of tensors; the CUDA context and library workspaces come on top.");
@@ -95,7 +94,7 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
          .where = "--costs",
          .fix = "Leave it out, or choose model.pipeline_model_parallel_size above 1."});
   }
-  plan.parameters = plan_parameters(config.model, mesh);
+  plan.parameters = plan_parameters(config, mesh);
   plan.steps = plan_steps(config, mesh);
   plan.flops = plan_flops(config, plan.steps);
   plan.evaluations = plan_evaluations(config, plan.steps);
@@ -104,7 +103,7 @@ Plan make_plan(const config::ResolvedConfig& resolved, std::int64_t world_size,
   plan.communication = plan_communication(config, mesh, plan.parameters, plan.steps.num_microbatches);
   plan.megatron = model::estimate_memory(config.model, estimate_setup(config, mesh));
   plan.megatron_lines = model::render_memory_lines(config.model, plan.megatron);
-  plan.checkpoint = plan_checkpoints(resolved, mesh, plan.parameters, plan.steps.iterations);
+  plan.checkpoint = plan_checkpoints(resolved, mesh, plan.steps.iterations);
   plan.notes = notes_of(config, plan);
   return plan;
 }

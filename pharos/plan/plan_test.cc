@@ -16,7 +16,7 @@
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/model/flops.h"
 #include "pharos/model/transformer.h"
-#include "pharos/plan/activations.h"
+#include "pharos/plan/plan_testing.h"
 #include "pharos/plan/render.h"
 
 namespace pharos::plan {
@@ -26,24 +26,6 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-config::ResolvedConfig read(std::vector<std::string> overrides, std::int64_t world_size = 1,
-                            const std::string& recipe = "llama_27m") {
-  const fs::path path = fs::path(PHAROS_TEST_DATA).parent_path().parent_path() / "recipes" / (recipe + ".yaml");
-  return config::prepare({.recipe = path.string(), .overrides = std::move(overrides)}, world_size,
-                         config::Purpose::kPlan);
-}
-
-Plan plan_of(std::vector<std::string> overrides, std::int64_t world_size = 1) {
-  return make_plan(read(std::move(overrides), world_size), world_size);
-}
-
-std::int64_t total_of(const Plan& plan, const std::string& component) {
-  for (const auto& one : plan.parameters.components) {
-    if (one.name == component) return one.total;
-  }
-  return -1;
-}
 
 struct FolderTest : ::testing::Test {
   fs::path folder = fs::temp_directory_path() / ("pharos_plan_" + std::to_string(::getpid()));
@@ -61,7 +43,6 @@ TEST(Parameters, OfLlama27mByHand) {
   EXPECT_EQ(total_of(plan, "output"), 8192 * 512);
   EXPECT_EQ(plan.parameters.total, 27'367'936);
   EXPECT_EQ(plan.parameters.ranks.front().elements, 27'367'936);
-  EXPECT_FALSE(plan.parameters.by_formula);
 }
 
 TEST(Parameters, AreThoseOfTheModel) {
@@ -96,17 +77,6 @@ TEST(Parameters, TiedEmbeddings) {
   const Plan plan = plan_of({tied, "model.pipeline_model_parallel_size=2"}, 2);
   EXPECT_EQ(plan.parameters.total, 27'367'936 - 8192 * 512);
   EXPECT_EQ(plan.parameters.ranks[0].elements + plan.parameters.ranks[1].elements, 27'367'936);
-}
-
-TEST(Parameters, OfExpertsAreByFormula) {
-  const Plan plan = plan_of({"model.num_moe_experts=8", "model.moe_ffn_hidden_size=256"});
-  EXPECT_TRUE(plan.parameters.by_formula);
-  EXPECT_EQ(total_of(plan, "experts"), 6 * 8 * 3 * 512 * 256);
-  EXPECT_LT(plan.parameters.active, plan.parameters.total);
-  const std::int64_t sum = std::accumulate(plan.parameters.components.begin(), plan.parameters.components.end(),
-                                           std::int64_t{0}, [](auto s, const auto& one) { return s + one.total; });
-  EXPECT_EQ(sum, plan.parameters.total);
-  EXPECT_THAT(render(plan, false), HasSubstr("Parameters (by formula)"));
 }
 
 TEST(Memory, PartsAddUpToThePeak) {
@@ -245,14 +215,6 @@ TEST(Memory, ShardingOnOneRankChangesNothing) {
   const Plan plain = plan_of({}), sharded = plan_of({"ddp.data_parallel_sharding_strategy=optim_grads_params"});
   EXPECT_DOUBLE_EQ(plain.memory.peak_bytes, sharded.memory.peak_bytes);
   EXPECT_DOUBLE_EQ(plain.memory.part("communication"), 0);
-}
-
-double bytes_of(const Plan& plan, const std::string& purpose, const std::string& operation) {
-  double bytes = 0;
-  for (const CommunicationPart& part : plan.communication.parts) {
-    if (part.purpose == purpose && part.operation == operation) bytes += part.bytes();
-  }
-  return bytes;
 }
 
 // 4 ranks, 2 microbatches. Of V bytes a rank sends 3/4 V in a gather or scatter, twice that in an all-reduce.

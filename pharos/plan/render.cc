@@ -56,8 +56,8 @@ std::string flops_text(double flops) {
 
 void add_parameters(Page& page, const Plan& plan) {
   const ParameterPlan& parameters = plan.parameters;
-  page.heading(parameters.by_formula ? "Parameters (by formula)" : "Parameters");
-  const bool several = plan.mesh.world_size() > 1 && !parameters.by_formula;
+  page.heading("Parameters");
+  const bool several = plan.mesh.world_size() > 1;
   for (const ComponentParameters& component : parameters.components) {
     if (component.total == 0) continue;
     page.row(component.name, format_count(static_cast<double>(component.total)),
@@ -85,6 +85,9 @@ void add_memory(Page& page, const Plan& plan) {
        ++rank) {
     page.row(fmt::format("peak of pipeline rank {}", rank), format_bytes(memory.peak_bytes_of_ranks[rank]));
   }
+  if (memory.worst_peak_bytes > 0)
+    page.row("peak if routing were as uneven as can be", format_bytes(memory.worst_peak_bytes),
+             "all tokens of all ranks to the experts of one rank");
   page.heading("Megatron's theoretical estimate, for comparison (16-bit, its own formulas)");
   for (const std::string& line : plan.megatron_lines) page.line(line);
 }
@@ -106,9 +109,9 @@ std::string counted(std::int64_t count, const std::string& noun, const std::stri
 }
 
 /// "1.20 GiB, 4 rank shares": activations kept at once.
-std::string in_flight_text(const PipelinePlan& pipeline, double shares, double peak_bytes) {
+std::string in_flight_text(double shares, double peak_bytes) {
   const std::string count = fmt::format("{:.4g} rank share{}", shares, shares == 1 ? "" : "s");
-  return pipeline.costs.bytes_are_known ? format_bytes(peak_bytes) + ", " + count : count;
+  return format_bytes(peak_bytes) + ", " + count;
 }
 
 /// "step 11.4 rank times, 8 without a bubble".
@@ -117,21 +120,51 @@ std::string step_text(const PipelinePlan& pipeline) {
                      pipeline.ideal_span());
 }
 
+/// Stages one after the other, on neighbouring pipeline ranks, of which the same is to be said.
+struct StageRange {
+  std::size_t first = 0, last = 0;
+  std::int64_t step = 0;  ///< from one stage's rank to the next one's
+};
+
+std::vector<StageRange> ranges_of(const std::vector<ModelChunk>& chunks, const std::vector<std::string>& texts) {
+  std::vector<StageRange> ranges;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const std::int64_t step = i == 0 ? 0 : chunks[i].pipeline_rank - chunks[i - 1].pipeline_rank;
+    if (i > 0 && texts[i] == texts[i - 1] && (step == 1 || step == -1) &&
+        (ranges.back().step == 0 || ranges.back().step == step)) {
+      ranges.back().last = i;
+      ranges.back().step = step;
+    } else {
+      ranges.push_back({i, i, 0});
+    }
+  }
+  return ranges;
+}
+
+/// "stage 0 on rank 0", "stages 1–14 on ranks 1–14".
+std::string stages_text(const StageRange& range, const std::vector<ModelChunk>& chunks, const char* rank) {
+  const std::int64_t first = chunks[range.first].pipeline_rank, last = chunks[range.last].pipeline_rank;
+  if (range.first == range.last) return fmt::format("stage {} on {} {}", range.first, rank, first);
+  return fmt::format("stages {}–{} on {}s {}–{}", range.first, range.last, rank, first, last);
+}
+
 void add_stages(Page& page, const PipelinePlan& pipeline) {
   const pipeline::StageCosts& costs = pipeline.costs.costs;
   page.line(fmt::format("Costs of a microbatch in {}, from {}:", pipeline.costs.time_unit, pipeline.costs.source));
+  std::vector<std::string> texts;
   for (std::size_t i = 0; i < pipeline.chunks.size(); ++i) {
     const ModelChunk& chunk = pipeline.chunks[i];
     std::string line =
-        fmt::format("stage {} on rank {}, {}: forward {:.3g}, backward {:.3g}, weight {:.3g}", i, chunk.pipeline_rank,
-                    counted(chunk.num_layers, "layer"), costs.forward[i], costs.backward[i], costs.weight[i]);
+        fmt::format("{}: forward {:.3g}, backward {:.3g}, weight {:.3g}", counted(chunk.num_layers, "layer"),
+                    costs.forward[i], costs.backward[i], costs.weight[i]);
     if (i + 1 < pipeline.chunks.size() && costs.transfer[i] > 0)
       line += fmt::format(", transfer {:.3g}", costs.transfer[i]);
-    if (pipeline.costs.bytes_are_known) line += "; keeps " + format_bytes(costs.activation_bytes[i]);
-    if (pipeline.costs.bytes_are_known && costs.weight_bytes[i] > 0)
-      line += ", until the weight gradient " + format_bytes(costs.weight_bytes[i]);
-    page.line(line);
+    line += "; keeps " + format_bytes(costs.activation_bytes[i]);
+    if (costs.weight_bytes[i] > 0) line += ", until the weight gradient " + format_bytes(costs.weight_bytes[i]);
+    texts.push_back(std::move(line));
   }
+  for (const StageRange& range : ranges_of(pipeline.chunks, texts))
+    page.line(stages_text(range, pipeline.chunks, "rank") + ", " + texts[range.first]);
 }
 
 /// The same model and batch by every schedule, the shortest step first.
@@ -150,7 +183,7 @@ void add_schedules(Page& page, const PipelinePlan& pipeline) {
     }
     page.row(label, fmt::format("{:.1f} %", 100 * other.bubble),
              fmt::format("step {:.4g} {}; {}", other.span, pipeline.costs.time_unit,
-                         in_flight_text(pipeline, other.peak_rank_shares, other.peak_bytes)));
+                         in_flight_text(other.peak_rank_shares, other.peak_bytes)));
   }
   if (has_footnote)
     page.line("* other stages than were measured: their times are put together from the measured layers");
@@ -172,13 +205,12 @@ void add_pipeline(Page& page, const PipelinePlan& pipeline) {
     const pipeline::RankTimeline& line = timeline.ranks[rank];
     const RankTransfers& moved = pipeline.transfers[rank];
     const bool is_busiest = pipeline.busiest_rank == static_cast<int>(rank);
-    page.row(
-        fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
-        fmt::format("{:.1f} %", 100 * line.bubble),
-        fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
-                    in_flight_text(pipeline, pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
-                    format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
-                    format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
+    page.row(fmt::format("rank {}: bubble{}", rank, is_busiest ? " (busiest)" : ""),
+             fmt::format("{:.1f} %", 100 * line.bubble),
+             fmt::format("activations at most {}; sends {} in {}, receives {} in {}",
+                         in_flight_text(pipeline::rank_shares(line.peak_in_flight, schedule), line.peak_bytes),
+                         format_bytes(moved.sent_bytes), counted(moved.num_sent, "transfer"),
+                         format_bytes(moved.received_bytes), counted(moved.num_received, "transfer")));
   }
   add_stages(page, pipeline);
   add_schedules(page, pipeline);
@@ -214,6 +246,19 @@ void add_run(Page& page, const Plan& plan) {
            fmt::format("{} kept: {}", checkpoint.num_kept, format_bytes(checkpoint.kept_bytes())));
 }
 
+void add_chunks(Page& page, const std::vector<ModelChunk>& chunks) {
+  std::vector<std::string> texts;
+  for (const ModelChunk& chunk : chunks) {
+    texts.push_back(fmt::format("{}{}{}{}", chunk.embedding ? "embedding, " : "", counted(chunk.num_layers, "layer"),
+                                chunk.num_prediction_layers > 0 ? ", multi-token prediction" : "",
+                                chunk.output ? ", output" : ""));
+  }
+  for (const StageRange& range : ranges_of(chunks, texts)) {
+    page.line(fmt::format("{}: {}{}, from layer {}", stages_text(range, chunks, "pipeline rank"), texts[range.first],
+                          range.first == range.last ? "" : " each", chunks[range.first].first_layer));
+  }
+}
+
 void add_layout(Page& page, const Plan& plan, bool with_ranks) {
   const comm::Mesh& mesh = plan.mesh;
   page.heading("Layout");
@@ -223,12 +268,7 @@ void add_layout(Page& page, const Plan& plan, bool with_ranks) {
     sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", comm::mesh_dim_name(dim), mesh.size(dim));
   }
   page.line(sizes);
-  for (std::size_t i = 0; plan.chunks.size() > 1 && i < plan.chunks.size(); ++i) {
-    const ModelChunk& chunk = plan.chunks[i];
-    page.line(fmt::format("stage {} on pipeline rank {}: {}{} layer{} from {}{}", i, chunk.pipeline_rank,
-                          chunk.embedding ? "embedding, " : "", chunk.num_layers, chunk.num_layers == 1 ? "" : "s",
-                          chunk.first_layer, chunk.output ? ", output" : ""));
-  }
+  if (plan.chunks.size() > 1) add_chunks(page, plan.chunks);
   if (!with_ranks) return;
   std::vector<comm::MeshDim> dims;
   std::copy_if(plan.dims.begin(), plan.dims.end(), std::back_inserter(dims),

@@ -11,12 +11,10 @@ using nlohmann::json;
 json parameters_json(const ParameterPlan& parameters) {
   json components = json::object();
   for (const ComponentParameters& component : parameters.components) {
-    components[component.name] = {{"total", component.total}};
-    if (!parameters.by_formula) components[component.name]["on_rank"] = component.on_rank;
+    components[component.name] = {{"total", component.total}, {"on_rank", component.on_rank}};
   }
   return {{"total", parameters.total},
           {"active", parameters.active},
-          {"by_formula", parameters.by_formula},
           {"components", components},
           {"on_rank", parameters.ranks[static_cast<std::size_t>(parameters.largest_rank)].elements}};
 }
@@ -25,6 +23,7 @@ json memory_json(const MemoryPlan& memory) {
   json components = json::object();
   for (const MemoryPart& part : memory.parts) components[part.key] = part.bytes;
   return {{"peak_bytes", memory.peak_bytes},
+          {"worst_peak_bytes", memory.worst_peak_bytes > 0 ? json(memory.worst_peak_bytes) : json()},
           {"phase", memory.phase},
           {"pipeline_rank", memory.pipeline_rank},
           {"components", components},
@@ -55,8 +54,8 @@ json schedules_json(const PipelinePlan& pipeline) {
       one.update({{"bubble", other.bubble},
                   {"span", other.span},
                   {"peak_rank_shares", other.peak_rank_shares},
-                  {"has_planned_stages", other.has_planned_stages}});
-      if (pipeline.costs.bytes_are_known) one["peak_activation_bytes"] = other.peak_bytes;
+                  {"has_planned_stages", other.has_planned_stages},
+                  {"peak_activation_bytes", other.peak_bytes}});
     }
     schedules.push_back(one);
   }
@@ -66,17 +65,16 @@ json schedules_json(const PipelinePlan& pipeline) {
 json pipeline_json(const PipelinePlan& pipeline) {
   const pipeline::Timeline& timeline = pipeline.timeline;
   const pipeline::StageCosts& costs = pipeline.costs.costs;
-  const bool has_bytes = pipeline.costs.bytes_are_known;
   json stages = json::array(), ranks = json::array();
   for (std::size_t i = 0; i < pipeline.chunks.size(); ++i) {
     json stage = {{"pipeline_rank", pipeline.chunks[i].pipeline_rank},
                   {"num_layers", pipeline.chunks[i].num_layers},
                   {"forward", costs.forward[i]},
                   {"backward", costs.backward[i]},
-                  {"weight", costs.weight[i]}};
+                  {"weight", costs.weight[i]},
+                  {"activation_bytes", costs.activation_bytes[i]},
+                  {"weight_bytes", costs.weight_bytes[i]}};
     if (i + 1 < pipeline.chunks.size()) stage["transfer"] = costs.transfer[i];
-    if (has_bytes)
-      stage.update({{"activation_bytes", costs.activation_bytes[i]}, {"weight_bytes", costs.weight_bytes[i]}});
     stages.push_back(stage);
   }
   for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
@@ -87,8 +85,8 @@ json pipeline_json(const PipelinePlan& pipeline) {
                      {"sent_bytes", moved.sent_bytes},
                      {"received_bytes", moved.received_bytes},
                      {"num_sent", moved.num_sent},
-                     {"num_received", moved.num_received}});
-    if (has_bytes) ranks.back()["peak_activation_bytes"] = line.peak_bytes;
+                     {"num_received", moved.num_received},
+                     {"peak_activation_bytes", line.peak_bytes}});
   }
   json better_layout;
   if (const auto& better = pipeline.better_layout)
@@ -139,6 +137,7 @@ json layout_json(const Plan& plan, bool with_ranks) {
     layout["stages"].push_back({{"pipeline_rank", chunk.pipeline_rank},
                                 {"first_layer", chunk.first_layer},
                                 {"num_layers", chunk.num_layers},
+                                {"num_prediction_layers", chunk.num_prediction_layers},
                                 {"embedding", chunk.embedding},
                                 {"output", chunk.output}});
   }

@@ -17,7 +17,8 @@ std::vector<ModelChunk> model_chunks(const ModelConfig& model) {
   const std::vector<int> ranks = pipeline::ranks_of_stages(model);
   std::vector<ModelChunk> chunks;
   for (const model::Stage& stage : model::stages_of(model)) {
-    chunks.push_back({ranks.at(chunks.size()), stage.first_layer, stage.num_layers, stage.embedding, stage.output});
+    chunks.push_back({ranks.at(chunks.size()), stage.first_layer, stage.num_layers, stage.embedding, stage.output,
+                      stage.num_prediction_layers});
   }
   return chunks;
 }

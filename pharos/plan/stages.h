@@ -16,6 +16,7 @@ struct ModelChunk {
   std::int64_t num_layers = 0;
   bool embedding = false;
   bool output = false;
+  std::int64_t num_prediction_layers = 0;  ///< of multi-token prediction; only where `output` is
 };
 
 /// The stages in the order of the model (model::stages_of) and where the schedule has them. `model` must be valid.

@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector register
 
+/// Kernels of bf16 products, one for each shape and up to a megabyte each: more than the shapes of a dense model.
+constexpr const char* kKeptKernels = "32";
+
 /// Block of malloc that aligned memory lies in; stands right before it.
 void*& block_of(void* aligned) { return static_cast<void**>(aligned)[-1]; }
 
@@ -55,6 +58,9 @@ void install_host_allocator() {
   static HostAllocator allocator;
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  // What the caches of oneDNN, and of ATen's layer above it, hold: read when the first product is made.
+  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", kKeptKernels, /*overwrite=*/0);
+  setenv("LRU_CACHE_CAPACITY", kKeptKernels, /*overwrite=*/0);
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
 }
 

@@ -4,6 +4,8 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include "pharos/base/memory.h"
+
 namespace pharos::tensor {
 namespace {
 
@@ -38,6 +40,19 @@ TEST(HostAllocator, ServesLibrariesBelowATen) {
   install_host_allocator();
   const at::Tensor a = at::ones({64, 64}, at::kBFloat16);
   EXPECT_EQ(at::mm(a, a)[0][0].item<float>(), 64);
+}
+
+// Of 300 shapes of a product 32 kernels are kept, not all: a kernel has about a megabyte.
+TEST(HostAllocator, BoundsTheKernelsThatAreKept) {
+  install_host_allocator();
+  const at::Tensor rows = at::ones({400, 256}, at::kBFloat16), matrix = at::ones({256, 256}, at::kBFloat16);
+  const auto multiply = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t count = first; count < last; ++count) at::mm(rows.narrow(0, 0, count), matrix);
+  };
+  multiply(40, 80);
+  const std::int64_t before = base::process_memory().resident_bytes;
+  multiply(80, 380);
+  EXPECT_LT(base::process_memory().resident_bytes - before, 20 << 20);
 }
 
 }  // namespace

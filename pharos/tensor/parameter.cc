@@ -18,6 +18,15 @@ std::int64_t local_length(const Slice& slice, int axis) {
 
 }  // namespace
 
+bool is_expert(const Parameter& parameter) {
+  using comm::MeshDim;
+  return std::any_of(parameter.pieces.begin(), parameter.pieces.end(), [](const Piece& piece) {
+    return std::any_of(piece.splits.begin(), piece.splits.end(), [](const Split& split) {
+      return split.dim == MeshDim::kExpert || split.dim == MeshDim::kExpertTensor;
+    });
+  });
+}
+
 const at::Tensor& value(const Parameter& parameter) {
   if (parameter.keeper != nullptr) parameter.keeper->before_use(parameter);
   return parameter.data;
@@ -64,7 +73,8 @@ at::Tensor piece_view(const Parameter& parameter, const at::Tensor& tensor, std:
 }
 
 void declare(Parameter& parameter, at::ScalarType dtype, const comm::Mesh& mesh, std::int64_t rank) {
-  parameter.data = at::empty(local_shape(parameter, mesh, rank), at::TensorOptions().dtype(dtype).device(at::kMeta));
+  const auto options = at::TensorOptions().dtype(parameter.dtype.value_or(dtype)).device(at::kMeta);
+  parameter.data = at::empty(local_shape(parameter, mesh, rank), options);
 }
 
 void allocate(Parameter& parameter, at::Device device, const comm::Mesh& mesh, std::int64_t rank) {

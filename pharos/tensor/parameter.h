@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,11 +70,18 @@ struct Parameter {
   /// neither counted in norms nor stored.
   enum class Tie : std::uint8_t { kNone, kOriginal, kCopy };
   Tie tie = Tie::kNone;
-  ParameterKeeper* keeper = nullptr;  ///< none: data and main_grad are simply there
+  bool trainable =
+      true;  ///< false: no gradient and no optimizer state: a buffer, or weights frozen by optimizer.freeze
+  std::optional<at::ScalarType> dtype = {};  ///< of data; unset: what declare() is told
+  ParameterKeeper* keeper = nullptr;         ///< none: data and main_grad are simply there
 
   /// Name for messages and optimizer state: that of the only piece, else the common stem, "…self_attention.qkv.weight".
   std::string name;
 };
+
+/// True when expert dimensions of the mesh divide the parameter: its copies lie on the ranks of an expert-data-parallel
+/// group, those of any other one on the ranks of a data × context-parallel group.
+bool is_expert(const Parameter& parameter);
 
 /// The values, to be used at once.
 const at::Tensor& value(const Parameter& parameter);
@@ -105,7 +113,7 @@ std::vector<std::int64_t> local_shape(const Parameter& parameter, const comm::Me
 at::Tensor piece_view(const Parameter& parameter, const at::Tensor& tensor, std::size_t index, const comm::Mesh& mesh,
                       std::int64_t rank);
 
-/// Makes `parameter.data` a meta tensor of the local shape and `dtype`.
+/// Makes `parameter.data` a meta tensor of the local shape and `dtype`, or Parameter::dtype where that is set.
 void declare(Parameter& parameter, at::ScalarType dtype, const comm::Mesh& mesh, std::int64_t rank);
 
 /// Allocates `parameter.data` on `device` and fills it with the initial values of its pieces, drawn from

@@ -69,6 +69,11 @@ void fill_run(float* out, std::uint64_t first, std::int64_t count, std::uint64_t
   }
 }
 
+void check_fillable(const at::Tensor& out) {
+  PHAROS_CHECK(out.is_contiguous() && out.scalar_type() == at::kFloat && out.is_cpu(),
+               "contiguous float32 on the CPU wanted");
+}
+
 }  // namespace
 
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
@@ -91,8 +96,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::string_view name) {
 
 void fill_normal(at::Tensor& out, double standard_deviation, std::uint64_t key,
                  const std::vector<std::int64_t>& global_shape, const std::vector<std::int64_t>& offset) {
-  PHAROS_CHECK(out.is_contiguous() && out.scalar_type() == at::kFloat && out.is_cpu(),
-               "contiguous float32 on the CPU wanted");
+  check_fillable(out);
   const auto scale = static_cast<float>(standard_deviation);
   for_each_run(out.data_ptr<float>(), out.sizes().vec(), global_shape, offset,
                [&](float* run, std::uint64_t first, std::int64_t count) {
@@ -100,6 +104,21 @@ void fill_normal(at::Tensor& out, double standard_deviation, std::uint64_t key,
                    const auto a = box_muller(words[0], words[1]);
                    const auto b = box_muller(words[2], words[3]);
                    return std::array<float, 4>{a[0] * scale, a[1] * scale, b[0] * scale, b[1] * scale};
+                 });
+               });
+}
+
+void fill_uniform(at::Tensor& out, double low, double high, std::uint64_t key,
+                  const std::vector<std::int64_t>& global_shape, const std::vector<std::int64_t>& offset) {
+  check_fillable(out);
+  const auto first = static_cast<float>(low), step = static_cast<float>((high - low) * 0x1p-24);
+  for_each_run(out.data_ptr<float>(), out.sizes().vec(), global_shape, offset,
+               [&](float* run, std::uint64_t begin, std::int64_t count) {
+                 fill_run(run, begin, count, key, [first, step](const Block& words) {
+                   std::array<float, 4> values;
+                   for (int lane = 0; lane < 4; ++lane)
+                     values[lane] = first + static_cast<float>(words[lane] >> 8) * step;
+                   return values;
                  });
                });
 }

@@ -22,6 +22,10 @@ std::uint64_t stream_key(std::uint64_t seed, std::string_view name);
 void fill_normal(at::Tensor& out, double standard_deviation, std::uint64_t key,
                  const std::vector<std::int64_t>& global_shape, const std::vector<std::int64_t>& offset);
 
+/// The same with uniform values between low and high.
+void fill_uniform(at::Tensor& out, double low, double high, std::uint64_t key,
+                  const std::vector<std::int64_t>& global_shape, const std::vector<std::int64_t>& offset);
+
 /// Dropout mask of the slice at `offset` of a logical tensor of `global_shape`: 0 with `probability`, else
 /// 1 / (1 - probability). Returns [shape] float32 on the CPU.
 at::Tensor dropout_mask(const std::vector<std::int64_t>& shape, double probability, std::uint64_t key,

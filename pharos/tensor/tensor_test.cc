@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "pharos/base/error.h"
 #include "pharos/tensor/parameter.h"
 #include "pharos/tensor/random.h"
@@ -48,6 +50,15 @@ TEST(Random, NormalHasMomentsAndTails) {
   EXPECT_NEAR((wide.abs() > 1.0).to(at::kDouble).mean().item<double>(), 0.0455, 0.001);
 }
 
+TEST(Random, UniformValues) {
+  at::Tensor values = at::empty({400, 500}, at::kFloat);
+  fill_uniform(values, 0.75, 1.25, stream_key(3, "jitter"), {400, 500}, {0, 0});
+  const at::Tensor wide = values.to(at::kDouble);
+  EXPECT_NEAR(wide.mean().item<double>(), 1, 0.001);
+  EXPECT_NEAR(wide.std().item<double>(), 0.5 / std::sqrt(12.0), 0.001);
+  EXPECT_NEAR((wide < 0.8).to(at::kDouble).mean().item<double>(), 0.1, 0.003);
+}
+
 // A slice drawn alone == the same slice cut from the whole, bit for bit.
 TEST(Random, SliceEqualsCutOfWhole) {
   const std::vector<std::int64_t> shape{7, 5, 9};
@@ -56,6 +67,10 @@ TEST(Random, SliceEqualsCutOfWhole) {
   at::Tensor part = at::empty({3, 2, 4}, at::kFloat);
   fill_normal(part, 1, 42, shape, {2, 1, 3});
   EXPECT_TRUE(at::equal(part, whole.narrow(0, 2, 3).narrow(1, 1, 2).narrow(2, 3, 4)));
+  fill_uniform(whole, -1, 3, 42, shape, {0, 0, 0});
+  fill_uniform(part, -1, 3, 42, shape, {2, 1, 3});
+  EXPECT_TRUE(at::equal(part, whole.narrow(0, 2, 3).narrow(1, 1, 2).narrow(2, 3, 4)));
+  EXPECT_TRUE(((whole >= -1) & (whole <= 3)).all().item<bool>());
   const at::Tensor mask = dropout_mask(shape, 0.3, 42, shape, {0, 0, 0});
   EXPECT_TRUE(at::equal(dropout_mask({3, 2, 4}, 0.3, 42, shape, {2, 1, 3}),
                         mask.narrow(0, 2, 3).narrow(1, 1, 2).narrow(2, 3, 4)));

@@ -25,6 +25,7 @@
 #include "pharos/pipeline/run_schedule.h"
 #include "pharos/tensor/host_allocator.h"
 #include "pharos/train/data/context_slice.h"
+#include "pharos/train/data/prediction.h"
 
 namespace pharos::train {
 namespace {
@@ -38,9 +39,13 @@ struct MicrobatchLoss {
   at::Tensor of_whole;  ///< the same, over all context-parallel ranks
 };
 
-MicrobatchLoss masked_loss(const model::Transformer& chunk, const at::Tensor& hidden, const Microbatch& batch) {
-  const at::Tensor losses = chunk.token_losses(hidden, batch.labels);
-  return {(losses * batch.loss_mask).sum(), batch.loss_mask.sum(), batch.num_loss_tokens};
+MicrobatchLoss masked_loss(const at::Tensor& losses, const at::Tensor& mask, const at::Tensor& num_loss_tokens) {
+  return {(losses * mask).sum(), mask.sum(), num_loss_tokens};
+}
+
+void add_to(LossSums& sums, const MicrobatchLoss& loss) {
+  sums.loss += loss.sum.item<double>();
+  sums.tokens += loss.tokens.item<double>();
 }
 
 #ifdef PHAROS_BROKEN_STAGE
@@ -74,8 +79,10 @@ class Chunks : public pipeline::StageRunner {
   const LossSums& sums() const { return sums_; }
 
  protected:
-  Microbatch read(int microbatch) const {
-    return slice_context(microbatch_(microbatch), parallel_.context.rank(), parallel_.context.size());
+  /// Of all context-parallel ranks.
+  Microbatch read_whole(int microbatch) const { return microbatch_(microbatch); }
+  Microbatch own_part(const Microbatch& whole) const {
+    return slice_context(whole, parallel_.context.rank(), parallel_.context.size());
   }
 
   static nn::ForwardContext context_of(const Microbatch& batch) {
@@ -114,11 +121,8 @@ class TrainingChunks : public Chunks {
 #ifdef PHAROS_BROKEN_STAGE
     break_down(chunk(index).stage().first_layer, microbatch, input_.step + 1);
 #endif
-    const Microbatch batch = wait_for(microbatch);
-    nn::ForwardContext context = context_of(batch);
-    context.training = true;
-    context.seed = static_cast<std::uint64_t>(config_.rng.seed);
-    context.step = input_.step;
+    const Microbatch whole = wait_for(microbatch), batch = own_part(whole);
+    const nn::ForwardContext context = training_context(batch);
     InFlight& pass = in_flight_[{microbatch, index}];
     std::optional<nn::WeightGradientQueue::Scope> scope;
     if (splits_backward_) scope.emplace(*(pass.weight_gradients = std::make_unique<nn::WeightGradientQueue>()));
@@ -126,9 +130,10 @@ class TrainingChunks : public Chunks {
     const at::Tensor hidden = chunk(index).hidden_states(inputs.empty() ? batch.tokens : pass.input, context);
     Tensors outputs;
     if (chunk(index).stage().output) {
-      pass.loss = masked_loss(chunk(index), hidden, batch);
-      pass.root = torch::autograd::impl::gradient_edge(pass.loss.sum);
-      pass.loss.sum = pass.loss.sum.detach();
+      pass.loss = masked_loss(chunk(index).token_losses(hidden, batch.labels), batch.loss_mask, batch.num_loss_tokens);
+      pass.predictions = predict(chunk(index), hidden, whole, context);
+      pass.root = torch::autograd::impl::gradient_edge(objective(pass));
+      for (MicrobatchLoss* loss : pass.losses()) loss->sum = loss->sum.detach();
     } else {
       // The backward pass needs the way back alone: the values go once they have been sent.
       const at::Tensor output = hidden.to(boundary_type());
@@ -142,7 +147,7 @@ class TrainingChunks : public Chunks {
   Tensors backward(int microbatch, int index, Tensors output_grads) override {
     InFlight& pass = in_flight_.at({microbatch, index});
     if (!splits_backward_) input_.begin_pass(static_cast<std::size_t>(index));
-    if (pass.loss.sum.defined()) output_grads = {loss_gradient(pass.loss)};
+    if (pass.loss.sum.defined()) output_grads = {loss_gradient(pass)};
     torch::autograd::Engine::get_default_engine().execute({std::exchange(pass.root, {})}, std::move(output_grads),
                                                           /*keep_graph=*/false, /*create_graph=*/false,
                                                           /*accumulate_grad=*/true);
@@ -167,26 +172,73 @@ class TrainingChunks : public Chunks {
     at::Tensor input;  ///< hidden states of the stage before; undefined on the first
     torch::autograd::Edge root;
     MicrobatchLoss loss;
+    std::vector<MicrobatchLoss> predictions;  ///< by depth
     std::unique_ptr<nn::WeightGradientQueue> weight_gradients;
+    std::vector<MicrobatchLoss*> losses() {
+      std::vector<MicrobatchLoss*> all{&loss};
+      for (MicrobatchLoss& prediction : predictions) all.push_back(&prediction);
+      return all;
+    }
   };
+
+  nn::ForwardContext training_context(const Microbatch& batch) const {
+    nn::ForwardContext context = context_of(batch);
+    context.training = true;
+    context.seed = static_cast<std::uint64_t>(config_.rng.seed);
+    context.step = input_.step;
+    context.auxiliary_loss_scale = input_.loss_scale;
+    if (!config_.model.calculate_per_token_loss)  // as in loss_gradient(), of a loss that is a mean already
+      context.auxiliary_loss_scale *= static_cast<double>(parallel_.context.size()) / input_.num_microbatches;
+    return context;
+  }
+
+  std::vector<MicrobatchLoss> predict(const model::Transformer& chunk, const at::Tensor& hidden,
+                                      const Microbatch& whole, const nn::ForwardContext& context) const {
+    std::vector<model::PredictionInput> inputs;
+    const std::vector<Prediction> predictions =
+        predictions_of(whole, chunk.num_prediction_layers(), parallel_.context.rank(), parallel_.context.size());
+    for (const Prediction& prediction : predictions) inputs.push_back(prediction.input);
+    const std::vector<at::Tensor> losses = chunk.prediction_losses(hidden, inputs, context);
+    std::vector<MicrobatchLoss> result;
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      result.push_back(masked_loss(losses[i], predictions[i].loss_mask, predictions[i].num_loss_tokens));
+    return result;
+  }
+
+  /// What loss_gradient() is the gradient of: L + factor / depths · Σ_k w_k P_k, with the sums over tokens L of the
+  /// loss and P_k of depth k. w_k is 1 with the loss per token, else such that P_k's mean counts as that of L does.
+  at::Tensor objective(const InFlight& pass) const {
+    at::Tensor total = pass.loss.sum;
+    const double weight =
+        config_.model.mtp_loss_scaling_factor / std::max<double>(1, static_cast<double>(pass.predictions.size()));
+    for (const MicrobatchLoss& prediction : pass.predictions) {
+      at::Tensor share = prediction.sum * weight;
+      if (!config_.model.calculate_per_token_loss)
+        share = share * (pass.loss.of_whole.clamp_min(1) / prediction.of_whole.clamp_min(1));
+      total = total + share;
+    }
+    return total;
+  }
 
   Microbatch wait_for(int microbatch) {
     PHAROS_SPAN(span, lens::Group::kDataLoading, "megatron.dataloader.wait");
     const std::int64_t start = base::monotonic_ns();
-    Microbatch batch = read(microbatch);
+    Microbatch batch = read_whole(microbatch);
     data_wait_ns_ += base::monotonic_ns() - start;
     return batch;
   }
 
-  /// d(scaled loss of the step) / d(sum of this microbatch); counts the microbatch.
-  at::Tensor loss_gradient(const MicrobatchLoss& loss) {
+  /// d(scaled loss of the step) / d(objective of this microbatch); counts the microbatch.
+  at::Tensor loss_gradient(const InFlight& pass) {
+    const MicrobatchLoss& loss = pass.loss;
     double scale = input_.loss_scale;
     if (!config_.model.calculate_per_token_loss) {
       scale *= static_cast<double>(parallel_.context.size());  // see slice_context()
       scale /= std::max(1.0, loss.of_whole.item<double>()) * input_.num_microbatches;
     }
-    sums_.loss += loss.sum.item<double>();
-    sums_.tokens += loss.tokens.item<double>();
+    add_to(sums_, loss);
+    sums_.predictions.resize(pass.predictions.size());
+    for (std::size_t i = 0; i < pass.predictions.size(); ++i) add_to(sums_.predictions[i], pass.predictions[i]);
     return at::full_like(loss.sum, scale);
   }
 
@@ -208,13 +260,11 @@ class EvaluationChunks : public Chunks {
       : Chunks(chunks, config, config::eval_micro_batch_size_or_default(config), microbatch, parallel) {}
 
   Tensors forward(int microbatch, int index, Tensors inputs) override {
-    const Microbatch batch = read(microbatch);
+    const Microbatch batch = own_part(read_whole(microbatch));
     const at::Tensor hidden =
         chunk(index).hidden_states(inputs.empty() ? batch.tokens : inputs.front(), context_of(batch));
     if (!chunk(index).stage().output) return {hidden.to(boundary_type()).contiguous()};
-    const MicrobatchLoss loss = masked_loss(chunk(index), hidden, batch);
-    sums_.loss += loss.sum.item<double>();
-    sums_.tokens += loss.tokens.item<double>();
+    add_to(sums_, masked_loss(chunk(index).token_losses(hidden, batch.labels), batch.loss_mask, batch.num_loss_tokens));
     return {};
   }
   Tensors backward(int, int, Tensors) override { throw base::InternalError("evaluation has no backward pass"); }

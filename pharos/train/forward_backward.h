@@ -19,8 +19,9 @@ namespace pharos::train {
 using MicrobatchProvider = std::function<Microbatch(int index)>;
 
 struct LossSums {
-  double loss = 0;    ///< sum over masked tokens
-  double tokens = 0;  ///< number of them
+  double loss = 0;                         ///< sum over masked tokens
+  double tokens = 0;                       ///< number of them
+  std::vector<LossSums> predictions = {};  ///< of a training step: by depth of multi-token prediction
   double mean() const { return loss / (tokens > 0 ? tokens : 1); }
 };
 
@@ -45,7 +46,9 @@ class ForwardBackward {
 
   /// Adds the gradient of this rank's loss, times loss_scale, to every main_grad (bridge-config.md 7.4). Default: the
   /// mean over microbatches of each one's mean over its tokens; with calculate_per_token_loss the sum over tokens, to
-  /// be divided by their number over the whole global batch. Returns this rank's sums: nothing but on the last stage.
+  /// be divided by their number over the whole global batch. Losses of multi-token prediction are added, each depth's
+  /// mean (or sum) times mtp_loss_scaling_factor / depths, and those of routers through ForwardContext. Returns this
+  /// rank's sums: nothing but on the last stage.
   LossSums train(const StepInput& input, StepTimes& times);
 
   /// Losses of `num_microbatches` without gradients.

@@ -17,10 +17,10 @@ std::unique_ptr<data::Tokenizer> make_tokenizer(const config::TokenizerConfig& c
       }
       return std::make_unique<data::NullTokenizer>(*config.vocab_size, config.null_tokenizer_eod_id);
     default:
-      throw base::UserError({.what = "This release has the tokenizers ByteLevel and NullTokenizer only.",
+      throw base::UserError({.what = "This release has the tokenizers ByteLevelTokenizer and NullTokenizer only.",
                              .where = "tokenizer.tokenizer_type",
-                             .fix = "Prepare the data with one of them, or train on token ids with "
-                                    "tokenizer.tokenizer_type=NullTokenizer."});
+                             .fix = "Prepare the data with one of them, or train on the token ids of any other with "
+                                    "tokenizer.tokenizer_type=NullTokenizer tokenizer.vocab_size=N."});
   }
 }
 

@@ -25,7 +25,6 @@ struct Parallel {
   Parallel(comm::World& world, const config::RunConfig& config);
 
   bool is_first() const { return rank == 0; }
-  model::ParallelGroups model_groups() const;
   pipeline::Channels channels() const;
 
   comm::World& world;
@@ -39,6 +38,9 @@ struct Parallel {
   comm::Group& losses;      ///< all ranks between which the tokens of a global batch and the stages are divided
   comm::Group* ascending;   ///< transfers to higher ranks of the pipeline; null with one
   comm::Group* descending;  ///< to lower ranks
+  /// Between which the model is divided. Those of experts are made on every rank of a model that has some, also where a
+  /// stage has none.
+  model::ParallelGroups model;
 };
 
 }  // namespace pharos::train

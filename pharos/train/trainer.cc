@@ -6,17 +6,20 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
 #include "pharos/config/derived.h"
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/hf/weights.h"
 #include "pharos/lens/context/propagation.h"
 #include "pharos/lens/span.h"
 #include "pharos/model/flops.h"
 #include "pharos/model/stages.h"
+#include "pharos/optim/names/name_rules.h"
 #include "pharos/pipeline/run_schedule.h"
 #include "pharos/train/agreement.h"
 
@@ -102,6 +105,7 @@ std::optional<checkpoint::Found> Trainer::find_checkpoint(const std::string& pur
 void Trainer::build_model() {
   together(parallel_.world, "stages", [this] { declare_chunks(); });
   together(parallel_.world, "initial weights", [this] { initialize_weights(); });
+  together(parallel_.world, "rules of names", [this] { apply_name_rules(); });
   optim::ModelChunks chunks;
   for (const auto& chunk : chunks_) chunks.push_back(chunk->parameters());
   const std::vector<int> ranks = pipeline::ranks_of_stages(config_.model);
@@ -130,8 +134,8 @@ void Trainer::declare_chunks() {
   for (const std::size_t chunk : order) {
     model::Stage stage = stages.at(static_cast<std::size_t>(mine[chunk]));
     if (!stage.embedding) stage.tied_words = words;
-    chunks_[chunk] = std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank,
-                                                          parallel_.model_groups());
+    chunks_[chunk] =
+        std::make_unique<model::Transformer>(config_.model, stage, parallel_.mesh, parallel_.rank, parallel_.model);
     if (stage.embedding) words = chunks_[chunk]->parameters().front();
   }
   std::vector<model::Transformer*> passed;
@@ -140,7 +144,49 @@ void Trainer::declare_chunks() {
     const auto parameters = chunk->parameters();
     parameters_.insert(parameters_.end(), parameters.begin(), parameters.end());
   }
+  routers_ = std::make_unique<RouterWatch>(config_, passed, parallel_.model.balance, parallel_.pipeline,
+                                           parallel_.data.size(), device());
   passes_ = std::make_unique<ForwardBackward>(config_, std::move(passed), parallel_);
+}
+
+std::vector<tensor::Parameter*> Trainer::whole_model() {
+  if (!is_pipelined()) return parameters_;
+  if (declared_ == nullptr) {
+    declared_ = std::make_unique<model::Transformer>(config_.model, model::whole_model(config_.model), parallel_.mesh,
+                                                     parallel_.rank);
+  }
+  return declared_->parameters();
+}
+
+void Trainer::apply_name_rules() {
+  const auto& optimizer = config_.optimizer;
+  if (!optimizer.freeze && !optimizer.lr_scales) return;
+  const std::vector<tensor::Parameter*> whole = whole_model();
+  const std::set<std::string> pieces = checkpoint::piece_names(whole);
+  if (optimizer.lr_scales) {
+    const auto scales = config::parse_lr_scales(*optimizer.lr_scales);
+    std::vector<std::string> patterns;
+    for (const config::LrScale& scale : scales) patterns.push_back(scale.pattern);
+    optim::check_patterns("optimizer.lr_scales", resolved_.describe("optimizer.lr_scales"), patterns, pieces);
+    for (const tensor::Parameter* parameter : whole) optim::learning_rate_scale(*parameter, scales);
+  }
+  if (!optimizer.freeze) return;
+  const std::string where = resolved_.describe("optimizer.freeze");
+  optim::check_patterns("optimizer.freeze", where, *optimizer.freeze, pieces);
+  optim::freeze(whole, *optimizer.freeze, where);
+  optim::freeze(parameters_, *optimizer.freeze, where);
+  double num_trained = 0, num_all = 0;
+  for (const tensor::Parameter* parameter : whole) {
+    num_all += static_cast<double>(tensor::num_elements(*parameter));
+    if (parameter->trainable) num_trained += static_cast<double>(tensor::num_elements(*parameter));
+  }
+  if (num_trained == 0) {
+    throw base::UserError({.what = "optimizer.freeze leaves nothing to train.",
+                           .where = where,
+                           .fix = "Use patterns that fit some of the weights only."});
+  }
+  console_.line(fmt::format("{} of {} parameters are trained, the others are frozen (optimizer.freeze)",
+                            base::format_count(num_trained), base::format_count(num_all)));
 }
 
 void Trainer::initialize_weights() {
@@ -170,12 +216,9 @@ void Trainer::initialize_weights() {
   console_.line("initial weights from " + found->folder.string());
 }
 
-checkpoint::LoadOptions Trainer::load_options() const {
+checkpoint::LoadOptions Trainer::load_options() {
   checkpoint::LoadOptions options;
-  if (!is_pipelined()) return options;
-  // Declared, not allocated: what the stages of all ranks hold.
-  model::Transformer whole(config_.model, model::whole_model(config_.model), parallel_.mesh, parallel_.rank);
-  options.model_pieces = checkpoint::piece_names(whole.parameters());
+  if (is_pipelined()) options.model_pieces = checkpoint::piece_names(whole_model());
   return options;
 }
 
@@ -190,7 +233,7 @@ checkpoint::Contents Trainer::contents() {
                         .is_fragment = is_fragment});
   };
   optimizer_->for_each_value([&](std::size_t index, const at::Tensor& values, std::int64_t first_element) {
-    add(index, "", values, first_element, !optimizer_->holds_whole_values());
+    add(index, "", values, first_element, !optimizer_->holds_whole_values(index));
   });
   optimizer_->for_each_state(
       [&](std::size_t index, std::string_view kind, const at::Tensor& values, std::int64_t first_element) {
@@ -232,11 +275,18 @@ void Trainer::load_checkpoint() {
   }
   for (const auto& warning : found->warnings) console_.line("warning: " + warning);
   checkpoint::Contents wanted = contents();
-  if (settings.finetune || !settings.load_optim) checkpoint::drop_state(wanted);
-  const bool with_state = !checkpoint::state_kinds(wanted).empty();
+  checkpoint::LoadOptions load = load_options();
+  // Of the whole model: a rank all of whose weights are frozen asks for no state, and counts the updates all the same.
+  const bool with_state = !settings.finetune && settings.load_optim;
+  if (!with_state) checkpoint::drop_state(wanted);
+  if (with_state) {
+    std::vector<tensor::Parameter*> trained = whole_model();
+    std::erase_if(trained, [](const tensor::Parameter* parameter) { return !parameter->trainable; });
+    load.trained_pieces = checkpoint::piece_names(trained);
+  }
   checkpoint::LoadResult result;
   together(parallel_.world, "loading",
-           [&] { result = checkpoint::load(wanted, found->folder, load_options(), parallel_.mesh, parallel_.rank); });
+           [&] { result = checkpoint::load(wanted, found->folder, load, parallel_.mesh, parallel_.rank); });
   for (const auto& warning : result.warnings) console_.line("warning: " + warning);
   loaded_from_ = found->folder;
   if (settings.finetune) {
@@ -245,7 +295,7 @@ void Trainer::load_checkpoint() {
   } else {
     state_ = result.train_state;
     schedule_->restore(state_.scheduler, optim::stored_schedule_policy(config_.scheduler));
-    if (with_state) optimizer_->restore_scalars(state_.optimizer);
+    if (with_state) optimizer_->restore_scalars(state_.optimizer, result.newly_trained);
     last_saved_step_ = options_.resume ? state_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", found->folder.string(), state_.step));
   }
@@ -299,8 +349,12 @@ StepRecord Trainer::run_iteration() {
     optimizer_->finish_gradients();
     sums = reduce(sums);
     if (config_.model.calculate_per_token_loss) optimizer_->scale_gradients(1 / std::max(1.0, sums.tokens));
+    record.routing = routers_->finish_step();
   }
   record.loss = sums.mean();
+  record.auxiliary_losses = record.routing.losses;
+  for (std::size_t depth = 0; depth < sums.predictions.size(); ++depth)
+    record.auxiliary_losses.emplace_back(fmt::format("mtp_{} loss", depth + 1), sums.predictions[depth].mean());
   record.data_wait_ns = times.data_wait_ns;
   keep_measured(std::move(times.pipeline));
   const std::int64_t optimizer_start = base::monotonic_ns();

@@ -18,6 +18,7 @@
 #include "pharos/pipeline/report/measured_file.h"
 #include "pharos/train/data/data_feed.h"
 #include "pharos/train/exit_policy.h"
+#include "pharos/train/experts/router_watch.h"
 #include "pharos/train/forward_backward.h"
 #include "pharos/train/parallel.h"
 #include "pharos/train/report/progress_file.h"
@@ -46,6 +47,10 @@ class Trainer {
   /// The model chunks of this pipeline rank, by schedule and layout, without values.
   void declare_chunks();
   void initialize_weights();
+  /// optimizer.freeze and optimizer.lr_scales, judged over the whole model.
+  void apply_name_rules();
+  /// Every parameter of the whole model, in no particular order, declared at most: those of this rank where it has all.
+  std::vector<tensor::Parameter*> whole_model();
   void load_checkpoint();
   /// UserError when a resumed run has no checkpoint although it saved some.
   void check_never_saved(const std::filesystem::path& source) const;
@@ -83,7 +88,7 @@ class Trainer {
   /// After the last step: the bubble explained, in the run folder and the log.
   void report_pipeline();
   checkpoint::Contents contents();
-  checkpoint::LoadOptions load_options() const;
+  checkpoint::LoadOptions load_options();
   at::Device device() const;
   std::filesystem::path save_folder() const;
 
@@ -101,7 +106,9 @@ class Trainer {
   std::unique_ptr<DataFeed> data_;
   std::vector<std::unique_ptr<model::Transformer>> chunks_;  ///< of the model, that this pipeline rank holds
   std::vector<tensor::Parameter*> parameters_;               ///< of all chunks, in forward order
+  std::unique_ptr<model::Transformer> declared_;             ///< all stages, without values; null before it is needed
   std::unique_ptr<ForwardBackward> passes_;
+  std::unique_ptr<RouterWatch> routers_;
   std::unique_ptr<optim::DataParallel> optimizer_;
   std::unique_ptr<optim::LrSchedule> schedule_;
   std::unique_ptr<pipeline::MeasuredFile> measured_;  ///< null without a pipeline

@@ -126,8 +126,18 @@ void Trainer::first_step_done(std::int64_t duration_ns) {
 }
 
 LossSums Trainer::reduce(const LossSums& sums) {
-  const auto values = parallel_.losses.reduce_values({sums.loss, sums.tokens}, comm::ReduceOp::kSum, {"loss"});
-  return {values[0], values[1]};
+  // As many numbers on every rank, whether it has a loss or not.
+  std::vector<double> values{sums.loss, sums.tokens};
+  const auto num_depths = static_cast<std::size_t>(config_.model.mtp_num_layers.value_or(0));
+  for (std::size_t depth = 0; depth < num_depths; ++depth) {
+    const LossSums own = depth < sums.predictions.size() ? sums.predictions[depth] : LossSums{};
+    values.insert(values.end(), {own.loss, own.tokens});
+  }
+  values = parallel_.losses.reduce_values(std::move(values), comm::ReduceOp::kSum, {"loss"});
+  LossSums all{.loss = values[0], .tokens = values[1]};
+  for (std::size_t depth = 1; depth <= num_depths; ++depth)
+    all.predictions.push_back({.loss = values[2 * depth], .tokens = values[2 * depth + 1]});
+  return all;
 }
 
 ExitInputs Trainer::exit_inputs() {
@@ -181,7 +191,7 @@ void Trainer::evaluate_at_end() {
 }
 
 /// Saves are finished when save() returns: these two spans of every pass, which Megatron's readers expect, hold
-/// nothing.
+/// nothing. The launcher's report of a failure passes them over (launch/evidence.cc).
 void Trainer::start_checkpoint_section() {
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.ft_heartbeat", {lens::kGoodput, true}); }
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.save.finalize", {lens::kGoodput, true}); }

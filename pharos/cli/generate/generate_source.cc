@@ -128,7 +128,8 @@ std::vector<std::int64_t> end_tokens(const fs::path& file) {
 
 GenerateSource load_hugging_face(const fs::path& path) {
   GenerateSource source;
-  const config::ModelConfig config = hf::read_hf_config(path).model;
+  config::ModelConfig config = hf::read_hf_config(path).model;
+  config.mtp_num_layers.reset();  // of no use here
   source.model = declare_model(config, at::kCPU);
   hf::check_weights(source.model->parameters(), path, one_rank(), 0);
   source.model->allocate(at::kCPU);

@@ -29,11 +29,19 @@ struct Stages {
   bool counts_embedding = false;  ///< as a layer of the first stage
 };
 
+/// How experts go over ranks, and how tokens reach them.
+struct Experts {
+  std::int64_t ranks = 1;         ///< EP
+  std::int64_t tensor_ranks = 0;  ///< ETP; 0: as model.expert_tensor_parallel_size is by itself
+  const char* dispatcher = "";    ///< empty: that of the recipe
+};
+
 struct Layout {
   std::int64_t tensor = 1;
   bool sequence = false;
   std::int64_t context = 1;
   bool gathers = false;  ///< keys and values, instead of passing them round
+  Experts experts = {};
   Stages stages = {};
   std::int64_t data = 1;
   Sharding sharding = kPlain;
@@ -51,6 +59,9 @@ std::string name_of(const Layout& layout) {
   word("pp", layout.stages.ranks);
   if (layout.stages.ranks > 1) words.emplace_back(layout.stages.schedule);
   if (layout.stages.counts_embedding) words.emplace_back("uneven");
+  word("ep", layout.experts.ranks);
+  word("etp", layout.experts.tensor_ranks);
+  if (*layout.experts.dispatcher != '\0') words.emplace_back(layout.experts.dispatcher);
   word("dp", layout.data);
   return words.empty() ? "one-rank" : base::join(words, "-") + layout.sharding.suffix;
 }
@@ -76,10 +87,18 @@ ParityCell make_cell(const Layout& layout) {
       "model.num_layers_in_last_pipeline_stage=null",
       "model.account_for_embedding_in_pipeline_split=" + text(stages.counts_embedding),
       "model.account_for_loss_in_pipeline_split=false",
+      "model.expert_model_parallel_size=" + std::to_string(layout.experts.ranks),
+      "model.expert_tensor_parallel_size=" +
+          (layout.experts.tensor_ranks > 0 ? std::to_string(layout.experts.tensor_ranks) : "null"),
       "ddp.data_parallel_sharding_strategy=" + shards,
       "ddp.use_distributed_optimizer=" + text(shards == "optim"),
       "ddp.overlap_grad_reduce=" + text(layout.sharding.overlaps),
       "ddp.overlap_param_gather=" + text(layout.sharding.overlaps && shards != "no_shard")};
+  if (const std::string dispatcher = layout.experts.dispatcher; !dispatcher.empty()) {
+    cell.overrides.push_back("model.moe_token_dispatcher_type=" + dispatcher);
+    if (dispatcher == "flex") cell.overrides.emplace_back("model.moe_flex_dispatcher_backend=native");
+    if (dispatcher == "allgather") cell.overrides.emplace_back("model.moe_shared_expert_overlap=false");
+  }
   return cell;
 }
 
@@ -128,6 +147,31 @@ std::vector<Layout> context_layouts() {
   return layouts;
 }
 
+/// Experts divided over ranks, which are those of the other dimensions: on models without experts they are skipped.
+std::vector<Layout> expert_layouts() {
+  std::vector<Layout> layouts;
+  for (const char* dispatcher : {"allgather", "alltoall", "flex"}) {
+    layouts.push_back({.experts = {2, 0, dispatcher}, .data = 2});
+    layouts.push_back({.tensor = 2, .sequence = true, .experts = {2, 0, dispatcher}});
+    layouts.push_back({.tensor = 2, .sequence = true, .experts = {2, 2, dispatcher}, .data = 2});
+  }
+  constexpr Experts kTwo{2, 0, "alltoall"};
+  for (const Sharding& sharding : {kPlain, kOverlap, kZero1, kZero2, kZero3})
+    layouts.push_back({.experts = kTwo, .data = 4, .sharding = sharding});
+  layouts.push_back({.experts = {4, 0, "alltoall"}, .data = 4, .sharding = kZero1});
+  layouts.push_back({.tensor = 2, .sequence = true, .experts = {1, 2, "alltoall"}});
+  layouts.push_back({.tensor = 2, .sequence = true, .experts = {1, 1, "alltoall"}});
+  layouts.push_back({.tensor = 2, .sequence = true, .experts = {4, 0, "alltoall"}, .data = 2, .sharding = kZero2});
+  layouts.push_back({.context = 2, .experts = kTwo});
+  layouts.push_back({.tensor = 2, .sequence = true, .context = 2, .experts = kTwo, .data = 2, .sharding = kZero1});
+  layouts.push_back({.experts = kTwo, .stages = k1F1B, .data = 2});
+  layouts.push_back({.experts = kTwo, .stages = kZb1p, .data = 2, .sharding = kZero1});
+  layouts.push_back({.experts = kTwo, .stages = kZbv, .data = 2, .sharding = kZero2});
+  layouts.push_back({.experts = kTwo, .stages = kInterleaved, .data = 2, .sharding = kZero3});
+  layouts.push_back({.tensor = 2, .sequence = true, .experts = {2, 0, "flex"}, .stages = k1F1B});
+  return layouts;
+}
+
 }  // namespace
 
 ParityCell parity_reference() { return make_cell({}); }
@@ -149,7 +193,7 @@ const std::vector<ParityCell>& parity_cells() {
     layouts.push_back({.tensor = 4, .sequence = true, .data = 2, .sharding = kZero3});
     layouts.push_back({.tensor = 2, .sequence = true, .data = 4, .sharding = kZero1});
     layouts.push_back({.data = 8, .sharding = kZero2});
-    for (const auto& more : {pipeline_layouts(), context_layouts()})
+    for (const auto& more : {pipeline_layouts(), context_layouts(), expert_layouts()})
       layouts.insert(layouts.end(), more.begin(), more.end());
     std::vector<ParityCell> all;
     for (const Layout& layout : layouts) all.push_back(make_cell(layout));

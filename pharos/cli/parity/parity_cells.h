@@ -16,8 +16,8 @@ struct ParityCell {
 /// One rank, whatever layout the recipe asks for.
 ParityCell parity_reference();
 
-/// Up to 8 ranks: data parallel × sharding, tensor × sequence parallel, pipelines × schedules, context parallel, and
-/// combinations of them.
+/// Up to 8 ranks: data parallel × sharding, tensor × sequence parallel, pipelines × schedules, context parallel, expert
+/// parallel × dispatchers, and combinations of them.
 const std::vector<ParityCell>& parity_cells();
 
 /// The cells of that names, in the order given; all of them for an empty list. UserError for an unknown name, with the

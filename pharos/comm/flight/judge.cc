@@ -197,7 +197,10 @@ class Judge {
     std::set<std::pair<std::int64_t, int>> kinds;
     for (const auto member : here) {
       const auto* flight = flight_at(member, key);
-      if (flight != nullptr) kinds.insert({flight->bytes, key.is_transfer ? 0 : static_cast<int>(flight->operation)});
+      if (flight == nullptr) continue;
+      // Each rank has a number of its own to send in an all-to-all.
+      const auto bytes = flight->operation == Operation::kAllToAll ? 0 : flight->bytes;
+      kinds.insert({bytes, key.is_transfer ? 0 : static_cast<int>(flight->operation)});
     }
     return kinds.size() > 1;
   }

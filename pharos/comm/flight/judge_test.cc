@@ -62,6 +62,9 @@ std::vector<Case> cases() {
   gather.operation = Operation::kAllGather;
   auto smaller = collective("dp", kPair, 5, kWaiting);
   smaller.bytes = 1024;
+  auto tokens = collective("ep", kPair, 5, kWaiting), other_tokens = tokens;
+  tokens.operation = other_tokens.operation = Operation::kAllToAll;
+  other_tokens.bytes = 1024;
   return {
       {"nobody waits", {rank_state(0, {collective("dp", kPair, 4, kFinished)}), rank_state(1, {})}, {}, {}},
       {"nobody waits for a call under way",
@@ -135,6 +138,10 @@ std::vector<Case> cases() {
        {rank_state(0, {collective("dp", kPair, 5, kWaiting)}), rank_state(1, {smaller})},
        {0, 1},
        {"(4194304 bytes)", "(1024 bytes)"}},
+      {"an all-to-all has a size for each rank",
+       {rank_state(0, {tokens}), rank_state(1, {other_tokens})},
+       {},
+       {"look at the network"}},
       {"all came, one is stopped",
        {rank_state(0, {collective("dp", kPair, 5, kWaiting)}), stopped},
        {1},

@@ -16,7 +16,7 @@ using flight_format::EntryData;
 using flight_format::Header;
 
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                                           "send",       "receive",    "barrier"};
+                                           "send",       "receive",    "barrier",        "all_to_all"};
 
 [[noreturn]] void fail(const std::string& where, const std::string& why) {
   throw base::UserError({.what = where + " is no flight record: " + why + ".",

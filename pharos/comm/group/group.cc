@@ -4,6 +4,7 @@
 
 #include <array>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "pharos/base/error.h"
@@ -41,7 +42,7 @@ lens::ManagedSpan open_span(const FlightGroup& group, const FlightCall& call) {
       lens::intern_name("megatron.comm.all_reduce"),     lens::intern_name("megatron.comm.all_gather"),
       lens::intern_name("megatron.comm.reduce_scatter"), lens::intern_name("megatron.comm.broadcast"),
       lens::intern_name("megatron.comm.send"),           lens::intern_name("megatron.comm.receive"),
-      lens::intern_name("megatron.comm.barrier")};
+      lens::intern_name("megatron.comm.barrier"),        lens::intern_name("megatron.comm.all_to_all")};
   const auto purpose = purpose_text(call.purpose, call.purpose_index);
   const std::array<lens::Attribute, 4> attributes{{{"megatron.comm.group", group.name()},
                                                    {"megatron.comm.purpose", purpose},
@@ -82,6 +83,12 @@ std::int64_t bytes_of(const at::Tensor& tensor) { return static_cast<std::int64_
 
 void check_tensor(const at::Tensor& tensor) {
   PHAROS_CHECK(tensor.is_contiguous(), "tensors of a collective must be contiguous");
+}
+
+void check_runs(const at::Tensor& tensor, const std::vector<std::int64_t>& rows, std::int64_t num_ranks) {
+  PHAROS_CHECK(tensor.dim() > 0 && std::ssize(rows) == num_ranks &&
+                   std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == tensor.size(0),
+               "all_to_all: one number of rows per rank, which add up to those of the tensor");
 }
 
 void check_operation(const at::Tensor& tensor, ReduceOp op) {
@@ -212,6 +219,30 @@ Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Re
                        .purpose_index = purpose.index,
                        .bytes = bytes_of(input)},
                       [&] { return transport::reduce_scatter(*state_, output, input, op); });
+  return work;
+}
+
+Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input, const std::vector<std::int64_t>& output_rows,
+                       const std::vector<std::int64_t>& input_rows, Purpose purpose) {
+  Work work;
+  check_tensor(output);
+  check_tensor(input);
+  check_runs(output, output_rows, size());
+  check_runs(input, input_rows, size());
+  const auto place = static_cast<std::size_t>(rank());
+  PHAROS_CHECK(output.sizes().slice(1) == input.sizes().slice(1) && output.scalar_type() == input.scalar_type() &&
+                   output_rows[place] == input_rows[place],
+               "all_to_all: input and output must have rows of one shape and type, and agree on those of this rank");
+  if (size() == 1) {
+    if (output.data_ptr() != input.data_ptr()) at::Tensor(output).copy_(input);
+    return work;
+  }
+  work.state_ = begin(*state_,
+                      {.operation = Operation::kAllToAll,
+                       .purpose = purpose.what,
+                       .purpose_index = purpose.index,
+                       .bytes = bytes_of(input)},
+                      [&] { return transport::all_to_all(*state_, output, input, output_rows, input_rows); });
   return work;
 }
 

@@ -20,6 +20,8 @@ TEST(GroupRecord, CallsAreInTheFlightRecord) {
     auto tensor = at::ones({4}, at::kFloat);
     auto work = group.all_reduce(tensor, ReduceOp::kSum, {"gradient bucket", 2});
     work.wait();
+    const auto rows = at::ones({4, 1}, at::kFloat);
+    group.all_to_all(tensor.view({4, 1}), rows, {2, 2}, {2, 2}, {"tokens"}).wait();
     if (world.rank() == 0) {
       group.send(tensor, 1, {"activations"}).wait();
     } else {
@@ -37,6 +39,7 @@ TEST(GroupRecord, CallsAreInTheFlightRecord) {
   const std::map<std::string, int> expected{{"store 1 all_gather configuration 0 -1", 2},
                                             {"dp 0 barrier connections of the group 0 -1", 2},
                                             {"dp 1 all_reduce gradient bucket 2 16 -1", 2},
+                                            {"dp 2 all_to_all tokens 16 -1", 2},
                                             {"dp 1 send activations 16 1", 1},
                                             {"dp 1 receive activations 16 0", 1}};
   EXPECT_EQ(counts, expected);

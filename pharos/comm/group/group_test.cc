@@ -126,6 +126,32 @@ TEST_P(Collectives, TransfersAroundARing) {
   });
 }
 
+TEST_P(Collectives, AllToAll) {
+  const auto [size, type] = GetParam();
+  run_ranks(size, [&](World& world) {
+    // Rank s sends (s + 2 t) mod 4 rows to t: none for some pairs, and other numbers back than forth.
+    const auto rows = [](std::int64_t source, std::int64_t target) { return (source + 2 * target) % 4; };
+    const auto message = [&](std::int64_t source, std::int64_t target) {
+      return numbers_of(10 * source + target, 3 * rows(source, target), type).view({-1, 3});
+    };
+    std::vector<at::Tensor> sent, expected;
+    std::vector<std::int64_t> input_rows, output_rows;
+    for (std::int64_t peer = 0; peer < world.size(); ++peer) {
+      sent.push_back(message(world.rank(), peer));
+      expected.push_back(message(peer, world.rank()));
+      input_rows.push_back(sent.back().size(0));
+      output_rows.push_back(expected.back().size(0));
+    }
+    const auto input = at::cat(sent);
+    auto output = at::zeros_like(at::cat(expected));
+    auto back = at::zeros_like(input);
+    world.all().all_to_all(output, input, output_rows, input_rows, {"test"}).wait();
+    EXPECT_TRUE(output.equal(at::cat(expected)));
+    world.all().all_to_all(back, output, input_rows, output_rows, {"test back"}).wait();
+    EXPECT_TRUE(back.equal(input));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Collectives,
                          ::testing::Values(Case{1, at::kFloat}, Case{2, at::kFloat}, Case{3, at::kFloat},
                                            Case{4, at::kFloat}, Case{1, at::kBFloat16}, Case{2, at::kBFloat16},
@@ -181,6 +207,30 @@ TEST(Group, AverageIsForFloatingPoint) {
   World world(RankEnvironment{}, {});
   EXPECT_THROW(world.all().all_reduce(at::ones({2}, at::kLong), ReduceOp::kAverage, {"test"}).wait(),
                base::InternalError);
+}
+
+TEST(Group, AllToAllChecksItsRows) {
+  World world(RankEnvironment{}, {});
+  const auto two = at::ones({2, 3});
+  EXPECT_THROW(world.all().all_to_all(two, two, {3}, {2}, {"test"}).wait(), base::InternalError);
+  EXPECT_THROW(world.all().all_to_all(two, two, {1, 1}, {2}, {"test"}).wait(), base::InternalError);
+  EXPECT_THROW(world.all().all_to_all(at::ones({1, 3}), two, {1}, {2}, {"test"}).wait(), base::InternalError);
+  EXPECT_THROW(world.all().all_to_all(at::ones({2, 4}), two, {2}, {2}, {"test"}).wait(), base::InternalError);
+}
+
+TEST(Group, AllToAllWithoutARow) {
+  run_ranks(3, [](World& world) {
+    const auto none = at::empty({0, 5});
+    world.all().all_to_all(none, none, {0, 0, 0}, {0, 0, 0}, {"test"}).wait();
+    auto output = at::zeros({world.rank() == 2 ? 2 : 0, 1});
+    const auto input = world.rank() == 0 ? at::ones({2, 1}) : at::empty({0, 1});
+    const std::vector<std::int64_t> nobody(3, 0);
+    world.all()
+        .all_to_all(output, input, world.rank() == 2 ? std::vector<std::int64_t>{2, 0, 0} : nobody,
+                    world.rank() == 0 ? std::vector<std::int64_t>{0, 0, 2} : nobody, {"test"})
+        .wait();
+    EXPECT_TRUE(output.equal(at::ones_like(output)));
+  });
 }
 
 TEST(Group, WorkWaitsWhereNobodyDid) {

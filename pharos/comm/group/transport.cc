@@ -10,7 +10,7 @@ namespace pharos::comm::transport {
 namespace {
 
 // Gloo matches transfers of a pair of ranks per tag and in order, so the parts of collectives need tags of their own.
-enum Tag { kTransfer, kReduceScatter, kAllGather };
+enum Tag { kTransfer, kReduceScatter, kAllGather, kAllToAll };
 
 std::size_t checked(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -49,6 +49,17 @@ void add_to(at::Tensor& sum, const at::Tensor& part, ReduceOp op) {
   } else {
     sum.add_(part);
   }
+}
+
+/// The runs of rows that lie one after the other in `tensor`.
+std::vector<at::Tensor> runs_of(const at::Tensor& tensor, const std::vector<std::int64_t>& rows) {
+  std::vector<at::Tensor> runs;
+  std::int64_t first = 0;
+  for (const auto count : rows) {
+    runs.push_back(tensor.narrow(0, first, count));
+    first += count;
+  }
+  return runs;
 }
 
 /// output = reduction of all ranks' parts in the order of ranks, so that the result does not depend on who came first.
@@ -142,6 +153,35 @@ Started reduce_scatter(GroupState& group, const at::Tensor& output, const at::Te
   }
   started.finish = [flat_output, own = part_of(input, group.rank, output.numel()), others = std::move(others),
                     rank = group.rank, op]() mutable { reduce_parts(flat_output, own, others, rank, op); };
+  return started;
+}
+
+Started all_to_all(GroupState& group, const at::Tensor& output, const at::Tensor& input,
+                   const std::vector<std::int64_t>& output_rows, const std::vector<std::int64_t>& input_rows) {
+  auto& backend = backend_of(group, output);
+  Started started{.kept = {output, input}};
+  if (!is_on_host(output)) {
+    auto to = output, from = input;
+    auto to_rows = output_rows, from_rows = input_rows;
+    c10d::AllToAllOptions options;
+    options.timeout = group.timeout->load();
+    started.transfers = {backend.alltoall_base(to, from, to_rows, from_rows, options)};
+    return started;
+  }
+  // Gloo's own takes a step per pair, each waiting for the one before; and a pair without rows needs no message.
+  const auto size = std::ssize(group.flight.ranks());
+  const auto to = runs_of(output, output_rows), from = runs_of(input, input_rows);
+  for (std::int64_t distance = 1; distance < size; ++distance) {
+    const auto source = (group.rank - distance + size) % size;
+    std::vector<at::Tensor> part{to[checked(source)]};
+    if (part.front().numel() > 0) started.transfers.push_back(backend.recv(part, static_cast<int>(source), kAllToAll));
+  }
+  for (std::int64_t distance = 1; distance < size; ++distance) {
+    const auto target = (group.rank + distance) % size;
+    std::vector<at::Tensor> part{from[checked(target)]};
+    if (part.front().numel() > 0) started.transfers.push_back(backend.send(part, static_cast<int>(target), kAllToAll));
+  }
+  at::Tensor(to[checked(group.rank)]).copy_(from[checked(group.rank)]);
   return started;
 }
 

@@ -15,6 +15,8 @@ struct Started {
 Started all_reduce(GroupState& group, const at::Tensor& tensor, ReduceOp op);
 Started all_gather(GroupState& group, const at::Tensor& output, const at::Tensor& input);
 Started reduce_scatter(GroupState& group, const at::Tensor& output, const at::Tensor& input, ReduceOp op);
+Started all_to_all(GroupState& group, const at::Tensor& output, const at::Tensor& input,
+                   const std::vector<std::int64_t>& output_rows, const std::vector<std::int64_t>& input_rows);
 Started broadcast(GroupState& group, const at::Tensor& tensor, std::int64_t root);
 Started send(GroupState& group, const at::Tensor& tensor, std::int64_t peer);
 Started receive(GroupState& group, const at::Tensor& tensor, std::int64_t peer);

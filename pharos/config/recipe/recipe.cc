@@ -107,9 +107,11 @@ class RecipeReader {
         type = read_text("type", value);
       } else if (key == "required" && value.kind == Value::Kind::kBool) {
         parameter.required = value.boolean;
+      } else if (key == "choices" && value.is_list() && !value.list.empty()) {
+        parameter.choices = value.list;
       } else {
         fail(value, "Parameter " + parameter.name + " has no attribute " + key + ".",
-             "Attributes are default, doc, type, required (true or false).");
+             "Attributes are default, doc, type, choices (a list), required (true or false).");
       }
     }
     static const std::vector<std::string> kTypes = {"any", "str", "int", "float", "bool"};

@@ -18,6 +18,7 @@ struct RecipeParameter {
   std::string doc;
   std::string type = "any";  ///< any, str, int, float, bool; from `type:`, else from the default
   Value default_value;
+  std::vector<Value> choices = {};  ///< the values it may have; empty: any
   bool required = false;
 };
 
@@ -49,12 +50,17 @@ struct Recipe {
 /// recipes (share/pharos/recipes beside bin), and `recipes` in a folder above the program.
 std::vector<std::filesystem::path> recipe_folders();
 
-/// File of a recipe given as a path (it holds a slash or ends in .yaml or .yml) or as a name. `beside`: folder searched
-/// first, may be empty. Throws UserError that names the folders searched and the nearest recipe names.
+/// File of a recipe given as a path (it holds a slash or ends in .yaml or .yml) or as a name, with or without a
+/// trailing
+/// "_config". Names are those of files in recipe_folders() and in the folders directly in them. `beside`: folder
+/// searched first, may be empty. Throws UserError that names the folders searched and the nearest recipe names.
 std::filesystem::path find_recipe(const std::string& name, const std::filesystem::path& beside = {});
 
-/// All recipe files in recipe_folders(), by name; an earlier folder hides a later one.
+/// All recipe files found so, by name; an earlier folder hides a later one.
 std::map<std::string, std::filesystem::path> list_recipes();
+
+/// The folder that a recipe lies in, below one of recipe_folders(); empty for one directly in it.
+std::string recipe_group(const std::filesystem::path& path);
 
 /// Reads one recipe. Faults of its form are appended to `problems`; a file that cannot be read or parsed is a
 /// UserError.

@@ -30,6 +30,33 @@ void add_environment_folders(std::vector<fs::path>& folders) {
   }
 }
 
+/// `folder` and the folders in it, by name: recipes are grouped by them.
+std::vector<fs::path> with_groups(const fs::path& folder) {
+  std::vector<fs::path> groups;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.is_directory(error)) groups.push_back(entry.path());
+  }
+  std::sort(groups.begin(), groups.end());
+  groups.insert(groups.begin(), folder);
+  return groups;
+}
+
+/// The file of a recipe in `beside` itself, or in one of `folders` or their groups; an empty path if there is none.
+fs::path find_file(const fs::path& beside, const std::vector<fs::path>& folders, const std::string& name) {
+  std::vector<fs::path> places;
+  if (!beside.empty()) places.push_back(beside);
+  for (const fs::path& folder : folders) {
+    for (fs::path& group : with_groups(folder)) places.push_back(std::move(group));
+  }
+  for (const fs::path& place : places) {
+    for (const char* extension : {".yaml", ".yml"}) {
+      if (is_file(place / (name + extension))) return place / (name + extension);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<fs::path> recipe_folders() {
@@ -50,13 +77,22 @@ std::vector<fs::path> recipe_folders() {
 std::map<std::string, fs::path> list_recipes() {
   std::map<std::string, fs::path> recipes;
   for (const fs::path& folder : recipe_folders()) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-      const auto extension = entry.path().extension();
-      if (extension == ".yaml" || extension == ".yml") recipes.emplace(entry.path().stem().string(), entry.path());
+    for (const fs::path& group : with_groups(folder)) {
+      std::error_code error;
+      for (const auto& entry : fs::directory_iterator(group, error)) {
+        const auto extension = entry.path().extension();
+        if (extension == ".yaml" || extension == ".yml") recipes.emplace(entry.path().stem().string(), entry.path());
+      }
     }
   }
   return recipes;
+}
+
+std::string recipe_group(const fs::path& path) {
+  const std::vector<fs::path> folders = recipe_folders();
+  const fs::path folder = path.parent_path();
+  const bool is_top = std::find(folders.begin(), folders.end(), folder) != folders.end();
+  return is_top ? "" : folder.filename().string();
 }
 
 fs::path find_recipe(const std::string& name, const fs::path& beside) {
@@ -68,16 +104,17 @@ fs::path find_recipe(const std::string& name, const fs::path& beside) {
         {.what = "There is no recipe file " + name + ".", .fix = "`pharos recipes list` shows the recipes by name."});
   }
   std::vector<fs::path> folders = recipe_folders();
+  fs::path found = find_file(beside, folders, name);
+  constexpr std::string_view kSuffix = "_config";  // Megatron-Bridge's functions end in it
+  if (found.empty() && name.ends_with(kSuffix))
+    found = find_file(beside, folders, name.substr(0, name.size() - kSuffix.size()));
+  if (!found.empty()) return found;
   if (!beside.empty()) folders.insert(folders.begin(), beside);
-  std::vector<std::string> searched;
+  std::vector<std::string> searched, known;
   for (const fs::path& folder : folders) {
-    for (const char* extension : {".yaml", ".yml"}) {
-      if (is_file(folder / (name + extension))) return folder / (name + extension);
-    }
     std::error_code ignored;
     if (fs::is_directory(folder, ignored)) searched.push_back(folder.string());
   }
-  std::vector<std::string> known;
   for (const auto& [recipe, path] : list_recipes()) known.push_back(recipe);
   const auto nearest = base::nearest_names(name, known);
   throw base::UserError({.what = "There is no recipe " + name + ".",

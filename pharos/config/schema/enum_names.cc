@@ -77,6 +77,13 @@ const EnumSpellings& spellings(RouterScoreFunction) {
   return names;
 }
 
+const EnumSpellings& spellings(RouterGroupScore) {
+  static const EnumSpellings names = {spell(RouterGroupScore::kSumOfTopk, "sum_of_topk"),
+                                      spell(RouterGroupScore::kMaximum, "max"),
+                                      spell(RouterGroupScore::kSumOfTwo, "sum_of_two")};
+  return names;
+}
+
 const EnumSpellings& spellings(RouterDType) {
   static const EnumSpellings names = {spell(RouterDType::kFloat32, "fp32"), spell(RouterDType::kFloat64, "fp64")};
   return names;
@@ -97,7 +104,7 @@ const EnumSpellings& spellings(TokenDispatcher) {
 
 const EnumSpellings& spellings(FlexBackend) {
   static const EnumSpellings names = {spell(FlexBackend::kDeepEp, "deepep"), spell(FlexBackend::kHybridEp, "hybridep"),
-                                      spell(FlexBackend::kNcclEp, "ncclep")};
+                                      spell(FlexBackend::kNcclEp, "ncclep"), spell(FlexBackend::kNative, "native")};
   return names;
 }
 

@@ -23,6 +23,7 @@ const EnumSpellings& spellings(MlaRopeType);
 const EnumSpellings& spellings(RecomputeGranularity);
 const EnumSpellings& spellings(RecomputeMethod);
 const EnumSpellings& spellings(RouterScoreFunction);
+const EnumSpellings& spellings(RouterGroupScore);
 const EnumSpellings& spellings(RouterDType);
 const EnumSpellings& spellings(TokenDropPolicy);
 const EnumSpellings& spellings(TokenDispatcher);

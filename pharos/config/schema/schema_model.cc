@@ -49,7 +49,6 @@ void declare_geometry(SectionBuilder<C>& model) {
 }
 
 void declare_positions(SectionBuilder<C>& model) {
-  static constexpr const char* kYarn = "YaRN positions";
   model.field("position_embedding_type", &C::position_embedding_type, "how positions enter the model");
   model.field("rotary_base", &C::rotary_base, "base of the rotary frequencies").above(0);
   model.field("rotary_percent", &C::rotary_percent, "fraction of the head width that is rotated").above(0).max(1);
@@ -76,26 +75,27 @@ void declare_positions(SectionBuilder<C>& model) {
       .own()
       .with("model.rope_scaling");
   model.field("seq_len_interpolation_factor", &C::seq_len_interpolation_factor, "divide positions by it").above(0);
-  model.field("yarn_rotary_scaling_factor", &C::yarn_rotary_scaling_factor, "YaRN: context extension factor")
-      .above(0)
-      .later(kYarn);
+  model.field("yarn_rotary_scaling_factor", &C::yarn_rotary_scaling_factor, "YaRN: context extension factor").above(0);
   model
       .field("yarn_original_max_position_embeddings", &C::yarn_original_max_position_embeddings,
              "YaRN: original context")
-      .min(1)
-      .later(kYarn);
-  model.field("yarn_beta_fast", &C::yarn_beta_fast, "YaRN: rotations above which frequencies stay")
-      .above(0)
-      .later(kYarn);
+      .min(1);
+  model.field("yarn_beta_fast", &C::yarn_beta_fast, "YaRN: rotations above which frequencies stay").above(0);
   model.field("yarn_beta_slow", &C::yarn_beta_slow, "YaRN: rotations below which frequencies are interpolated")
-      .above(0)
-      .later(kYarn);
-  model.field("yarn_mscale", &C::yarn_mscale, "YaRN: attention scale").later(kYarn);
-  model.field("yarn_mscale_all_dim", &C::yarn_mscale_all_dim, "YaRN: attention scale over all dimensions").later(kYarn);
+      .above(0);
+  model.field("yarn_mscale", &C::yarn_mscale, "YaRN: attention scale");
+  model.field("yarn_mscale_all_dim", &C::yarn_mscale_all_dim, "YaRN: attention scale over all dimensions");
+  model.field("yarn_correction_range_round_to_int", &C::yarn_correction_range_round_to_int,
+              "YaRN: round the ramp's bounds");
   model
-      .field("yarn_correction_range_round_to_int", &C::yarn_correction_range_round_to_int,
-             "YaRN: round the ramp's bounds")
-      .later(kYarn);
+      .field("rope_attention_factor", &C::rope_attention_factor,
+             "factor on cosines and sines; unset: 1, with YaRN m(mscale) / m(mscale_all_dim)")
+      .above(0)
+      .own();
+  model
+      .field("scale_embeddings_by_hidden_size", &C::scale_embeddings_by_hidden_size,
+             "embeddings are multiplied by the root of hidden_size")
+      .own();
 }
 
 void declare_layers(SectionBuilder<C>& model) {
@@ -107,7 +107,8 @@ void declare_layers(SectionBuilder<C>& model) {
   model.field("activation_func", &C::activation_func, "activation of the MLP");
   model.field("activation_func_clamp_value", &C::activation_func_clamp_value, "clamp gate to ≤ c and up to [−c, c]")
       .above(0);
-  model.field("glu_linear_offset", &C::glu_linear_offset, "added to the linear half of a gated MLP");
+  model.field("glu_linear_offset", &C::glu_linear_offset, "added to the linear half of a gated MLP")
+      .with("model.gated_linear_unit");
   model.field("add_bias_linear", &C::add_bias_linear, "biases in all linear layers");
   model.field("add_qkv_bias", &C::add_qkv_bias, "bias in the q, k, v projection only");
   model
@@ -125,16 +126,26 @@ void declare_layers(SectionBuilder<C>& model) {
       .field("embedding_init_method_std", &C::embedding_init_method_std,
              "the same for embeddings; unset: init_method_std")
       .min(0);
-  model.field("softmax_type", &C::softmax_type, "vanilla, or with a sink in the denominator").later("attention sinks");
+  model.field("softmax_type", &C::softmax_type, "vanilla, or with a sink in the denominator");
+  model.field("softmax_scale", &C::softmax_scale, "factor on attention scores; unset: 1/√(width of a head)")
+      .above(0)
+      .own();
+  model.field("attn_logit_softcapping", &C::attn_logit_softcapping, "scores become c tanh(score / c)").above(0).own();
+  model.field("final_logit_softcapping", &C::final_logit_softcapping, "logits become c tanh(logit / c)").above(0).own();
+  model
+      .field("sandwich_layernorm", &C::sandwich_layernorm,
+             "norms on what attention and MLP give, beside those on what they take")
+      .own();
+
   model.field("window_size", &C::window_size, "[left, right] tokens of a sliding window");
-  model.field("window_attn_skip_freq", &C::window_attn_skip_freq, "every n-th layer attends fully");
+  model
+      .field("window_attn_skip_freq", &C::window_attn_skip_freq,
+             "every n-th layer attends fully; or a 0/1 list, 1: window")
+      .with("model.window_size");
   model.field("calculate_per_token_loss", &C::calculate_per_token_loss, "weigh tokens, not microbatches, equally");
   model.field("parallel_output", &C::parallel_output, "logits stay split over the vocabulary").one_rank();
   model.field("deterministic_mode", &C::deterministic_mode, "only algorithms that give the same bits every time");
-  model.field("mtp_num_layers", &C::mtp_num_layers, "multi-token prediction depth")
-      .min(1)
-      .max(1000)
-      .later("multi-token prediction");
+  model.field("mtp_num_layers", &C::mtp_num_layers, "multi-token prediction depth").min(1).max(1000);
   model.field("mtp_loss_scaling_factor", &C::mtp_loss_scaling_factor, "its loss weight; divided by the depth")
       .min(0)
       .with("model.mtp_num_layers");
@@ -159,8 +170,7 @@ void declare_kernels(SectionBuilder<C>& model) {
 
 void declare_latent_attention(SectionBuilder<C>& model) {
   static constexpr const char* kWith = "model.multi_latent_attention";
-  model.field("multi_latent_attention", &C::multi_latent_attention, "compressed q and kv (DeepSeek)")
-      .later("multi-latent attention");
+  model.field("multi_latent_attention", &C::multi_latent_attention, "compressed q and kv (DeepSeek)");
   model.field("q_lora_rank", &C::q_lora_rank, "rank of compressed q; null: direct projection").min(1).with(kWith);
   model.field("kv_lora_rank", &C::kv_lora_rank, "rank of compressed kv").min(1).with(kWith);
   model.field("qk_head_dim", &C::qk_head_dim, "per-head width without rotation").min(1).with(kWith);
@@ -175,6 +185,15 @@ void declare_latent_attention(SectionBuilder<C>& model) {
   model.field("beta_slow", &C::beta_slow, "its YaRN bound").above(0).with(kWith);
   model.field("mscale", &C::mscale, "its YaRN attention scale").with(kWith);
   model.field("mscale_all_dim", &C::mscale_all_dim, "its YaRN attention scale over all dimensions").with(kWith);
+  model.field("mla_rotary_interleaved", &C::mla_rotary_interleaved, "it rotates pairs (2i, 2i+1) instead of halves")
+      .own()
+      .with(kWith);
+  model
+      .field("mla_latent_layernorm_epsilon", &C::mla_latent_layernorm_epsilon,
+             "epsilon of the norms of its latents; unset: layernorm_epsilon")
+      .above(0)
+      .own()
+      .with(kWith);
 }
 
 void declare_model_precision(SectionBuilder<C>& model) {

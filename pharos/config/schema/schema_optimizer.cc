@@ -64,6 +64,14 @@ void declare_optimizer_precision(SectionBuilder<C>& optimizer) {
   optimizer.field("exp_avg_sq_dtype", &C::exp_avg_sq_dtype, "type of the second moment").later(kPrecisionAware);
   optimizer.field("overlap_param_gather", &C::overlap_param_gather, "gather parameters while the forward pass runs")
       .one_rank();
+  optimizer
+      .field("freeze", &C::freeze,
+             "weights that are not trained: patterns of their names, * for any text (decoder.layers.0.*)")
+      .own();
+  optimizer
+      .field("lr_scales", &C::lr_scales,
+             "PATTERN=FACTOR: the learning rate of weights of these names is multiplied; the last that fits decides")
+      .own();
 }
 
 void declare_scheduler(std::vector<Field>& fields) {

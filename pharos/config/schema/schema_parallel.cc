@@ -1,5 +1,5 @@
 // Section model: parallelism and mixture of experts.
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 #include "pharos/config/schema/schema_builder.h"
 
 namespace pharos::config {
@@ -13,20 +13,31 @@ void declare_router(SectionBuilder<C>& model) {
   model.field("moe_router_load_balancing_type", &C::moe_router_load_balancing_type, "balancing losses")
       .one_of({"aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "quantile_balancing", "none"})
       .with(kExperts);
-  model.field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff, "weight of each balancing loss").with(kExperts);
+  model.field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff, "weight of each balancing loss").min(0).with(kExperts);
   model.field("moe_z_loss_coeff", &C::moe_z_loss_coeff, "weight of the router's z loss").min(0).with(kExperts);
   model.field("moe_router_score_function", &C::moe_router_score_function, "scores from router logits").with(kExperts);
   model.field("moe_router_pre_softmax", &C::moe_router_pre_softmax, "softmax before the top-k choice").with(kExperts);
   model.field("moe_router_topk_scaling_factor", &C::moe_router_topk_scaling_factor, "factor on the chosen scores")
+      .above(0)
       .with(kExperts);
   model.field("moe_router_num_groups", &C::moe_router_num_groups, "expert groups of group-limited routing")
       .min(1)
-      .with(kExperts);
+      .with("model.moe_router_group_topk");
   model.field("moe_router_group_topk", &C::moe_router_group_topk, "groups a token may use").min(1).with(kExperts);
   model.field("moe_router_enable_expert_bias", &C::moe_router_enable_expert_bias, "balance by a bias on the scores")
       .with(kExperts);
   model.field("moe_router_bias_update_rate", &C::moe_router_bias_update_rate, "step of that bias")
       .min(0)
+      .with("model.moe_router_enable_expert_bias");
+  model
+      .field("moe_router_group_score", &C::moe_router_group_score,
+             "score of a group: sum of its best topk / group_topk experts (Megatron), its best, or sum of its best two")
+      .own()
+      .with("model.moe_router_group_topk");
+  model
+      .field("moe_router_norm_topk_prob", &C::moe_router_norm_topk_prob,
+             "divide the chosen scores by their sum; unset: sigmoid scores with topk > 1 only")
+      .own()
       .with(kExperts);
   model.field("moe_router_dtype", &C::moe_router_dtype, "type the router computes in").with(kExperts);
   model.field("moe_input_jitter_eps", &C::moe_input_jitter_eps, "jitter on the router's input").min(0).with(kExperts);
@@ -75,9 +86,8 @@ void declare_stages(SectionBuilder<C>& model) {
   model
       .field("overlap_moe_expert_parallel_comm", &C::overlap_moe_expert_parallel_comm,
              "dispatch of one microbatch beside computation of another")
-      .later("expert parallelism");
-  model.field("delay_wgrad_compute", &C::delay_wgrad_compute, "weight gradients later, to fill bubbles")
-      .later("expert parallelism");
+      .hint();
+  model.field("delay_wgrad_compute", &C::delay_wgrad_compute, "weight gradients later, to fill bubbles").hint();
 }
 
 }  // namespace
@@ -96,7 +106,7 @@ void declare_parallelism(std::vector<Field>& fields) {
   model.field("context_parallel_size", &C::context_parallel_size, "ranks a sequence is split over").min(1).one_rank();
   model.field("expert_model_parallel_size", &C::expert_model_parallel_size, "ranks the experts are split over")
       .min(1)
-      .later("expert parallelism");
+      .one_rank();
   model
       .field("virtual_pipeline_model_parallel_size", &C::virtual_pipeline_model_parallel_size,
              "model chunks of a pipeline rank")
@@ -118,9 +128,7 @@ void declare_parallelism(std::vector<Field>& fields) {
 
 void declare_experts(std::vector<Field>& fields) {
   SectionBuilder model(fields, "model", &RunConfig::model);
-  model.field("num_moe_experts", &C::num_moe_experts, "experts of a mixture layer; unset: dense model")
-      .min(1)
-      .later("mixture of experts");
+  model.field("num_moe_experts", &C::num_moe_experts, "experts of a mixture layer; unset: dense model").min(1);
   declare_router(model);
   model.field("moe_ffn_hidden_size", &C::moe_ffn_hidden_size, "width of one expert; unset: ffn_hidden_size")
       .min(1)
@@ -134,20 +142,24 @@ void declare_experts(std::vector<Field>& fields) {
              "width of all shared experts together")
       .min(1)
       .with(kExperts);
-  model.field("moe_shared_expert_gate", &C::moe_shared_expert_gate, "gate on the shared experts").with(kExperts);
+  model.field("moe_shared_expert_gate", &C::moe_shared_expert_gate, "gate on the shared experts")
+      .with("model.moe_shared_expert_intermediate_size");
   model.field("moe_shared_expert_overlap", &C::moe_shared_expert_overlap, "shared experts beside the dispatch")
       .with(kExperts);
   model
       .field("moe_expert_capacity_factor", &C::moe_expert_capacity_factor,
-             "drop tokens beyond this share of the mean; negative: never")
+             "drop tokens beyond this share of the mean, above 0; negative: never")
       .with(kExperts);
   model
       .field("moe_pad_expert_input_to_capacity", &C::moe_pad_expert_input_to_capacity,
              "every expert gets exactly its capacity")
       .with(kExperts);
-  model.field("moe_token_drop_policy", &C::moe_token_drop_policy, "which tokens are kept").with(kExperts);
+  model.field("moe_token_drop_policy", &C::moe_token_drop_policy, "which tokens are kept")
+      .with("model.moe_expert_capacity_factor");
   model.field("moe_token_dispatcher_type", &C::moe_token_dispatcher_type, "how tokens reach experts").with(kExperts);
-  model.field("moe_flex_dispatcher_backend", &C::moe_flex_dispatcher_backend, "transport of the flex dispatcher")
+  model
+      .field("moe_flex_dispatcher_backend", &C::moe_flex_dispatcher_backend,
+             "transport of the flex dispatcher; native is Pharos' own")
       .with(kExperts);
   model.field("moe_permute_fusion", &C::moe_permute_fusion, "fused permutation kernel").hint();
   model.field("moe_grouped_gemm", &C::moe_grouped_gemm, "one GEMM over all local experts").hint();

@@ -77,7 +77,8 @@ void check_fields(RuleChecker& check) {
     if (field.required && value.is_null() && !(from_folder && field.section == "model")) {
       check.fail({field.name}, field.name + " is required and not set.", "Set it: " + field.doc + ".");
     } else if (!in_range(field, value)) {
-      check.fail({field.name}, check.show(field.name) + " is out of range.", "Allowed: " + field.range_text() + ".");
+      check.fail({field.name}, check.show(field.name) + " is out of range.",
+                 "Allowed: " + (field.range_text().empty() ? "a finite number" : field.range_text()) + ".");
     }
   }
 }

@@ -1,4 +1,4 @@
-// Rules of the model's geometry, recomputation and experts (bridge-config.md 1.4, 1.6, 1.7 M1–M12).
+// Rules of the model's geometry and recomputation (bridge-config.md 1.4, 1.6).
 #include <algorithm>
 #include <set>
 
@@ -18,9 +18,11 @@ void check_heads(RuleChecker& check) {
                     check.show("model.tensor_model_parallel_size") + ".",
                 "Use a TP size of " + divisors_text(heads) + ".");
   check.require(
-      model.kv_channels || *model.hidden_size % heads == 0, {"model.hidden_size", "model.num_attention_heads"},
+      model.kv_channels || model.multi_latent_attention || *model.hidden_size % heads == 0,
+      {"model.hidden_size", "model.num_attention_heads"},
       check.show("model.hidden_size") + " is not divisible by " + check.show("model.num_attention_heads") + ".",
       "Set model.kv_channels, or use a number of heads that divides the width.");
+  if (model.multi_latent_attention) return;
   const std::int64_t groups = num_query_groups_or_default(model);
   check.require(
       heads % groups == 0, {"model.num_attention_heads", "model.num_query_groups"},
@@ -33,8 +35,33 @@ void check_heads(RuleChecker& check) {
                 "Use a TP size of " + divisors_text(groups) + ".");
 }
 
+/// At most one way of stretching positions acts.
+void check_stretched_positions(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  const bool yarn = model.position_embedding_type == PositionEmbedding::kYarn;
+  const int ways = (yarn ? 1 : 0) + (model.rope_scaling ? 1 : 0) + (model.seq_len_interpolation_factor ? 1 : 0);
+  check.require(ways <= 1,
+                {"model.position_embedding_type", "model.rope_scaling", "model.seq_len_interpolation_factor"},
+                "Two of YaRN (position_embedding_type), model.rope_scaling and model.seq_len_interpolation_factor are "
+                "on.",
+                "Choose one.");
+  if (model.rope_scaling) {
+    check.require(model.rope_scaling_high_freq_factor > model.rope_scaling_low_freq_factor,
+                  {"model.rope_scaling_high_freq_factor", "model.rope_scaling_low_freq_factor"},
+                  check.show("model.rope_scaling_high_freq_factor") + " is not above " +
+                      check.show("model.rope_scaling_low_freq_factor") + ".");
+  }
+  check.require(!yarn || (model.yarn_rotary_scaling_factor && model.yarn_original_max_position_embeddings),
+                {"model.position_embedding_type", "model.yarn_rotary_scaling_factor",
+                 "model.yarn_original_max_position_embeddings"},
+                "position_embedding_type yarn needs model.yarn_rotary_scaling_factor and "
+                "model.yarn_original_max_position_embeddings.",
+                "Set both.");
+}
+
 void check_positions(RuleChecker& check) {
   const ModelConfig& model = check.config().model;
+  if (model.multi_latent_attention) return;
   const bool rotary = model.position_embedding_type == PositionEmbedding::kRope ||
                       model.position_embedding_type == PositionEmbedding::kYarn;
   if (rotary) {
@@ -44,25 +71,44 @@ void check_positions(RuleChecker& check) {
                   "The rotated width of a head is " + number(rotated) + ", which is not a positive even number.",
                   "Choose model.kv_channels × model.rotary_percent even.");
   }
-  if (model.rope_scaling) {
-    check.require(model.rope_scaling_high_freq_factor > model.rope_scaling_low_freq_factor,
-                  {"model.rope_scaling_high_freq_factor", "model.rope_scaling_low_freq_factor"},
-                  check.show("model.rope_scaling_high_freq_factor") + " is not above " +
-                      check.show("model.rope_scaling_low_freq_factor") + ".");
-  }
-  if (model.position_embedding_type == PositionEmbedding::kYarn) {
-    check.require(model.yarn_rotary_scaling_factor && model.yarn_original_max_position_embeddings,
-                  {"model.position_embedding_type", "model.yarn_rotary_scaling_factor",
-                   "model.yarn_original_max_position_embeddings"},
-                  "position_embedding_type yarn needs model.yarn_rotary_scaling_factor and "
-                  "model.yarn_original_max_position_embeddings.",
-                  "Set both.");
-    if (check.purpose() == Purpose::kTrain) {
-      check.fail({"model.position_embedding_type"},
-                 "model.position_embedding_type = yarn needs YaRN positions, which this release cannot train with.",
-                 "Use rope.");
-    }
-  }
+  check_stretched_positions(check);
+}
+
+/// Multi-latent attention has heads, positions and biases of its own: what it would not read is refused where it
+/// changes the model.
+void check_latent_attention(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  if (!model.multi_latent_attention) return;
+  const std::string latent = "model.multi_latent_attention";
+  check.require(model.qk_pos_emb_head_dim % 2 == 0, {"model.qk_pos_emb_head_dim"},
+                check.show("model.qk_pos_emb_head_dim") + " is odd; rotation needs pairs.");
+  check.require(num_query_groups_or_default(model) == *model.num_attention_heads,
+                {"model.num_query_groups", "model.num_attention_heads", latent},
+                "Multi-latent attention has keys and values for every head, not for " +
+                    check.show("model.num_query_groups") + ".",
+                "Leave model.num_query_groups out.");
+  check.require(model.softmax_type == SoftmaxType::kVanilla, {"model.softmax_type", latent},
+                "Multi-latent attention has no attention sinks.", "Set model.softmax_type=vanilla.");
+  check.require(!model.add_qkv_bias, {"model.add_qkv_bias", latent},
+                "Multi-latent attention has no q, k, v projection that model.add_qkv_bias could be in.",
+                "Set model.add_qkv_bias=false.");
+  check.require(!model.rope_scaling && !model.seq_len_interpolation_factor,
+                {"model.rope_scaling", "model.seq_len_interpolation_factor", latent},
+                "Multi-latent attention stretches positions by YaRN only.",
+                "Set model.rope_type=yarn and model.rotary_scaling_factor.");
+}
+
+void check_prediction(RuleChecker& check) {
+  const ModelConfig& model = check.config().model;
+  if (!model.mtp_num_layers) return;
+  check.require(model.position_embedding_type != PositionEmbedding::kLearnedAbsolute,
+                {"model.mtp_num_layers", "model.position_embedding_type"},
+                "Multi-token prediction does not go with learned positions.",
+                "Set model.position_embedding_type=rope.");
+  check.require(
+      *model.mtp_num_layers < model.seq_length, {"model.mtp_num_layers", "model.seq_length"},
+      check.show("model.mtp_num_layers") + " predicts beyond the end of " + check.show("model.seq_length") + ".",
+      "Use fewer layers of multi-token prediction or longer sequences.");
 }
 
 void check_widths(RuleChecker& check) {
@@ -85,110 +131,21 @@ void check_widths(RuleChecker& check) {
   }
   const auto check_pattern = [&](const std::string& field, const IntegerOrList& pattern, bool binary) {
     if (const auto* frequency = std::get_if<std::int64_t>(&pattern)) {
-      check.require(*frequency >= 1, {field}, check.show(field) + " is less than 1.");
+      check.require(*frequency >= 1, {field}, check.show(field) + " is less than 1.", "Use 1 or more.");
       return;
     }
     const auto& list = std::get<std::vector<std::int64_t>>(pattern);
     check.require(list.size() == static_cast<std::size_t>(*model.num_layers), {field, "model.num_layers"},
                   check.show(field) + " has " + std::to_string(list.size()) + " entries, not one for each of " +
-                      number(*model.num_layers) + " layers.");
+                      number(*model.num_layers) + " layers.",
+                  "Give a list of " + number(*model.num_layers) + " entries, or a number n for every n-th layer.");
     const bool valid =
         std::all_of(list.begin(), list.end(), [](std::int64_t entry) { return entry == 0 || entry == 1; });
-    check.require(!binary || valid, {field}, check.show(field) + " has entries other than 0 and 1.");
+    check.require(!binary || valid, {field}, check.show(field) + " has entries other than 0 and 1.",
+                  "1 is a layer that has it, 0 one that does not.");
   };
   check_pattern("model.moe_layer_freq", model.moe_layer_freq, true);
   if (model.window_attn_skip_freq) check_pattern("model.window_attn_skip_freq", *model.window_attn_skip_freq, true);
-}
-
-void check_routing(RuleChecker& check) {
-  const ModelConfig& model = check.config().model;
-  const std::int64_t experts = *model.num_moe_experts;
-  check.require(model.moe_router_topk <= experts, {"model.moe_router_topk", "model.num_moe_experts"},
-                check.show("model.moe_router_topk") + " is more than " + check.show("model.num_moe_experts") + ".");
-  check.require(model.moe_router_topk != 1 || model.moe_router_score_function != RouterScoreFunction::kSoftmax ||
-                    model.moe_router_pre_softmax,
-                {"model.moe_router_topk", "model.moe_router_pre_softmax"},
-                "model.moe_router_topk = 1 with softmax scores needs model.moe_router_pre_softmax: a softmax over one "
-                "score is always 1.",
-                "Set model.moe_router_pre_softmax=true.");
-  check.require(
-      !model.moe_router_enable_expert_bias || model.moe_router_score_function != RouterScoreFunction::kSoftmax,
-      {"model.moe_router_enable_expert_bias", "model.moe_router_score_function"},
-      "model.moe_router_enable_expert_bias needs sigmoid or sqrtsoftplus scores.",
-      "Set model.moe_router_score_function=sigmoid.");
-  if (model.moe_router_num_groups) {
-    check.require(
-        experts % *model.moe_router_num_groups == 0, {"model.num_moe_experts", "model.moe_router_num_groups"},
-        check.show("model.num_moe_experts") + " is not divisible by " + check.show("model.moe_router_num_groups") + ".",
-        "Use " + divisors_text(experts) + " groups.");
-  }
-  if (!model.moe_router_group_topk) return;
-  const std::int64_t group_topk = *model.moe_router_group_topk;
-  check.require(model.moe_router_num_groups.has_value(), {"model.moe_router_group_topk", "model.moe_router_num_groups"},
-                "model.moe_router_group_topk needs model.moe_router_num_groups.");
-  check.require(
-      !model.moe_router_num_groups || group_topk <= *model.moe_router_num_groups,
-      {"model.moe_router_group_topk", "model.moe_router_num_groups"},
-      check.show("model.moe_router_group_topk") + " is more than " + check.show("model.moe_router_num_groups") + ".");
-  check.require(
-      model.moe_router_topk % group_topk == 0, {"model.moe_router_topk", "model.moe_router_group_topk"},
-      check.show("model.moe_router_topk") + " is not divisible by " + check.show("model.moe_router_group_topk") + ".");
-}
-
-void check_balancing(RuleChecker& check) {
-  const ModelConfig& model = check.config().model;
-  const auto& types = model.moe_router_load_balancing_type;
-  const auto has = [&](const char* type) { return std::find(types.begin(), types.end(), type) != types.end(); };
-  const bool no_coefficient =
-      std::all_of(model.moe_aux_loss_coeff.begin(), model.moe_aux_loss_coeff.end(), [](double c) { return c == 0; });
-  check.require(types.size() == model.moe_aux_loss_coeff.size() || model.moe_aux_loss_coeff.size() == 1,
-                {"model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"},
-                "model.moe_aux_loss_coeff has not one coefficient for each balancing type.");
-  check.require(!has("sinkhorn") || no_coefficient,
-                {"model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"},
-                "Sinkhorn balancing needs model.moe_aux_loss_coeff = 0.");
-  check.require(!has("quantile_balancing") || (no_coefficient && !model.moe_router_num_groups),
-                {"model.moe_router_load_balancing_type", "model.moe_aux_loss_coeff", "model.moe_router_num_groups"},
-                "Quantile balancing needs model.moe_aux_loss_coeff = 0 and no groups.");
-  const bool has_capacity = model.moe_expert_capacity_factor.value_or(-1) >= 0;
-  check.require(!has_capacity || (!has("sinkhorn") && !has("quantile_balancing")),
-                {"model.moe_expert_capacity_factor", "model.moe_router_load_balancing_type"},
-                "model.moe_expert_capacity_factor works with aux_loss, seq_aux_loss, global_aux_loss or none only.");
-  check.require(!model.moe_pad_expert_input_to_capacity || has_capacity,
-                {"model.moe_pad_expert_input_to_capacity", "model.moe_expert_capacity_factor"},
-                "model.moe_pad_expert_input_to_capacity needs a capacity factor.",
-                "Set model.moe_expert_capacity_factor.");
-}
-
-void check_dispatch(RuleChecker& check) {
-  const ModelConfig& model = check.config().model;
-  const bool gathers = model.moe_token_dispatcher_type == TokenDispatcher::kAllGather;
-  check.require(!model.add_bias_linear || expert_tensor_parallel_size_or_default(model) == 1,
-                {"model.add_bias_linear", "model.expert_tensor_parallel_size"},
-                "model.add_bias_linear with experts needs an expert tensor parallel size of 1.",
-                "Set model.add_bias_linear=false.");
-  check.require(!model.add_bias_linear || !model.moe_shared_expert_intermediate_size,
-                {"model.add_bias_linear", "model.moe_shared_expert_intermediate_size"}, "Shared experts allow no bias.",
-                "Set model.add_bias_linear=false.");
-  check.require(!model.moe_shared_expert_overlap || (!gathers && model.moe_shared_expert_intermediate_size),
-                {"model.moe_shared_expert_overlap", "model.moe_token_dispatcher_type",
-                 "model.moe_shared_expert_intermediate_size"},
-                "model.moe_shared_expert_overlap needs dispatcher alltoall or flex and shared experts.");
-  check.require(!model.moe_router_padding_for_quantization || (!gathers && check.config().mixed_precision.fp8),
-                {"model.moe_router_padding_for_quantization", "model.moe_token_dispatcher_type"},
-                "model.moe_router_padding_for_quantization needs fp8 or fp4 and a dispatcher other than allgather.");
-  check.require(
-      check.stored("model.moe_enable_deepep") != "true" || model.moe_token_dispatcher_type == TokenDispatcher::kFlex,
-      {"model.moe_enable_deepep", "model.moe_token_dispatcher_type"}, "model.moe_enable_deepep needs dispatcher flex.",
-      "Set model.moe_token_dispatcher_type=flex.");
-  check.require(check.stored("model.moe_expert_rank_capacity_factor") == "null" ||
-                    model.moe_flex_dispatcher_backend != FlexBackend::kDeepEp,
-                {"model.moe_expert_rank_capacity_factor", "model.moe_flex_dispatcher_backend"},
-                "model.moe_expert_rank_capacity_factor needs backend hybridep or ncclep.");
-  check.require(check.purpose() == Purpose::kPlan || model.tensor_model_parallel_size == 1 || model.sequence_parallel,
-                {"model.sequence_parallel", "model.tensor_model_parallel_size"},
-                "Training experts with tensor parallelism needs sequence parallelism.",
-                "Set model.sequence_parallel=true.");
 }
 
 }  // namespace
@@ -206,6 +163,8 @@ void check_model(RuleChecker& check) {
   if (!model.num_layers || !model.hidden_size || !model.num_attention_heads) return;
   check_heads(check);
   check_positions(check);
+  check_latent_attention(check);
+  check_prediction(check);
   check_widths(check);
 }
 
@@ -230,11 +189,9 @@ void check_recompute(RuleChecker& check) {
     check.require(!modules.contains("mla_up_proj") || model.multi_latent_attention,
                   {"model.recompute_modules", "model.multi_latent_attention"},
                   "Recomputing mla_up_proj needs model.multi_latent_attention.");
-    const bool attention_only = modules.size() == 1 && modules.contains("core_attn");
-    check.require(attention_only || check.purpose() == Purpose::kPlan, {"model.recompute_modules"},
-                  check.show("model.recompute_modules") +
-                      " asks for modules other than core_attn, which this release cannot recompute.",
-                  "Use [core_attn], or full recomputation.");
+    check.require(!modules.contains("layernorm") || check.purpose() == Purpose::kPlan, {"model.recompute_modules"},
+                  check.show("model.recompute_modules") + " asks for layernorm, which this release cannot recompute.",
+                  "Leave it out.");
     return;
   }
   check.require(model.recompute_method.has_value(), fields, "Full recomputation needs model.recompute_method.",
@@ -244,24 +201,6 @@ void check_recompute(RuleChecker& check) {
   if (!model.recompute_num_layers || !model.num_layers) return;
   check.require(*model.recompute_num_layers <= *model.num_layers, {"model.recompute_num_layers", "model.num_layers"},
                 check.show("model.recompute_num_layers") + " is more than " + check.show("model.num_layers") + ".");
-}
-
-void check_experts(RuleChecker& check) {
-  const ModelConfig& model = check.config().model;
-  if (!model.num_moe_experts) {
-    check.require(model.expert_model_parallel_size == 1, {"model.expert_model_parallel_size", "model.num_moe_experts"},
-                  check.show("model.expert_model_parallel_size") + " needs model.num_moe_experts.",
-                  "Use 1 for a dense model.");
-    return;
-  }
-  check.require(*model.num_moe_experts % model.expert_model_parallel_size == 0,
-                {"model.num_moe_experts", "model.expert_model_parallel_size"},
-                check.show("model.num_moe_experts") + " is not divisible by " +
-                    check.show("model.expert_model_parallel_size") + ".",
-                "Use an EP size of " + divisors_text(*model.num_moe_experts) + ".");
-  check_routing(check);
-  check_balancing(check);
-  check_dispatch(check);
 }
 
 }  // namespace pharos::config

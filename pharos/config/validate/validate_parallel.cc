@@ -1,9 +1,10 @@
 // Rules of parallel sizes, pipeline splits and layouts (bridge-config.md 1.5, 1.17 V1–V3, V6, V13, V14, V21).
 #include <algorithm>
+#include <numeric>
 
 #include "pharos/base/error.h"
 #include "pharos/config/derived.h"
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 #include "pharos/config/validate/rule_checker.h"
 
 namespace pharos::config {
@@ -16,23 +17,37 @@ void check_grids(RuleChecker& check) {
   const std::int64_t tensor = model.tensor_model_parallel_size, pipeline = model.pipeline_model_parallel_size,
                      context = model.context_parallel_size, expert = model.expert_model_parallel_size,
                      expert_tensor = expert_tensor_parallel_size_or_default(model), world = check.world_size();
-  check.require(
-      world % (tensor * pipeline * context) == 0,
-      {"model.tensor_model_parallel_size", "model.pipeline_model_parallel_size", "model.context_parallel_size"},
-      "world size (" + number(world) + ") is not divisible by tensor_model_parallel_size (" + number(tensor) +
-          ") x pipeline_model_parallel_size (" + number(pipeline) + ") x context_parallel_size (" + number(context) +
-          ") = " + number(tensor * pipeline * context) + ".",
-      "Start a multiple of " + number(tensor * pipeline * context) + " ranks, or use sizes whose product divides " +
-          number(world) + ".");
+  const std::int64_t dense = tensor * pipeline * context, of_experts = expert_tensor * expert * pipeline;
+  const bool dense_fits = world % dense == 0, experts_fit = world % of_experts == 0;
+  const std::int64_t needed = std::lcm(dense, of_experts);
+  const std::string remedy = world == 1 ? "Start it with --nproc " + number(needed) + ", or use smaller sizes."
+                                        : "Start a multiple of " + number(needed) +
+                                              " ranks, or use sizes whose products divide " + number(world) + ".";
+  const std::vector<std::string> dense_fields = {"model.tensor_model_parallel_size",
+                                                 "model.pipeline_model_parallel_size", "model.context_parallel_size"};
+  const std::vector<std::string> expert_fields = {
+      "model.expert_tensor_parallel_size", "model.expert_model_parallel_size", "model.pipeline_model_parallel_size"};
+  const std::string dense_text = "tensor_model_parallel_size (" + number(tensor) +
+                                 ") x pipeline_model_parallel_size (" + number(pipeline) +
+                                 ") x context_parallel_size (" + number(context) + ") = " + number(dense);
+  const std::string expert_text = "expert_tensor_parallel_size (" + number(expert_tensor) +
+                                  ") x expert_model_parallel_size (" + number(expert) +
+                                  ") x pipeline_model_parallel_size (" + number(pipeline) + ") = " + number(of_experts);
+  const std::string start = "world size (" + number(world) + ") is not divisible by ";
   // Without experts of another shape the second factorisation is the first one.
-  if (expert_tensor * expert == tensor * context) return;
-  check.require(
-      world % (expert_tensor * expert * pipeline) == 0,
-      {"model.expert_tensor_parallel_size", "model.expert_model_parallel_size", "model.pipeline_model_parallel_size"},
-      "world size (" + number(world) + ") is not divisible by expert_tensor_parallel_size (" + number(expert_tensor) +
-          ") x expert_model_parallel_size (" + number(expert) + ") x pipeline_model_parallel_size (" +
-          number(pipeline) + ") = " + number(expert_tensor * expert * pipeline) + ".",
-      "Use sizes whose product divides " + number(world) + ".");
+  const bool is_one = of_experts == dense;
+  if (!dense_fits && !experts_fit && !is_one) {
+    std::vector<std::string> fields = dense_fields;
+    fields.insert(fields.end(), expert_fields.begin(), expert_fields.end() - 1);
+    check.fail(
+        fields,
+        start + dense_text + ", nor by " + expert_text + "; the least that both divide is " + number(needed) + ".",
+        remedy);
+  } else {
+    check.require(dense_fits, dense_fields, start + dense_text + ".", remedy);
+    check.require(is_one || experts_fit, expert_fields, start + expert_text + ".", remedy);
+  }
+  if (is_one) return;
   check.require(
       !check.config().dist.use_tp_pp_dp_mapping || pipeline == 1 || tensor * context == expert_tensor * expert,
       {"dist.use_tp_pp_dp_mapping", "model.expert_model_parallel_size", "model.tensor_model_parallel_size"},
@@ -51,12 +66,16 @@ void check_sequence_split(RuleChecker& check) {
   check.require(!model.sequence_parallel || model.seq_length / context % model.tensor_model_parallel_size == 0,
                 {"model.seq_length", "model.tensor_model_parallel_size"},
                 check.show("model.seq_length") + " cannot be split over " +
-                    check.show("model.tensor_model_parallel_size") + " ranks of sequence parallelism.");
+                    check.show("model.tensor_model_parallel_size") + " ranks of sequence parallelism.",
+                "Use a multiple of " + number(context * model.tensor_model_parallel_size) +
+                    " for the sequence length (model.seq_length, dataset.seq_length), or a TP size of " +
+                    divisors_text(model.seq_length / context) + ".");
   if (!model.cp_comm_type) return;
   const auto& types = *model.cp_comm_type;
   check.require(types.size() == 1 || !model.num_layers || types.size() == static_cast<std::size_t>(*model.num_layers),
                 {"model.cp_comm_type", "model.num_layers"},
-                "model.cp_comm_type has " + std::to_string(types.size()) + " entries, not one for each layer.");
+                "model.cp_comm_type has " + std::to_string(types.size()) + " entries, not one for each layer.",
+                "Give one entry for all layers, or one for each.");
   const bool hierarchical = std::find(types.begin(), types.end(), "a2a+p2p") != types.end();
   check.require(!hierarchical || check.stored("model.hierarchical_context_parallel_sizes") != "null",
                 {"model.cp_comm_type", "model.hierarchical_context_parallel_sizes"},
@@ -74,11 +93,13 @@ void check_overlap_of_experts(RuleChecker& check) {
   const ModelConfig& model = check.config().model;
   check.require(!model.delay_wgrad_compute || model.overlap_moe_expert_parallel_comm || !model.num_moe_experts,
                 {"model.delay_wgrad_compute", "model.overlap_moe_expert_parallel_comm"},
-                "model.delay_wgrad_compute with experts needs model.overlap_moe_expert_parallel_comm.");
+                "model.delay_wgrad_compute with experts needs model.overlap_moe_expert_parallel_comm.",
+                "Set model.delay_wgrad_compute=false.");
   if (!model.overlap_moe_expert_parallel_comm) return;
   const auto rule = [&](bool holds, const std::string& field, const std::string& text) {
     check.require(holds, {"model.overlap_moe_expert_parallel_comm", field},
-                  "model.overlap_moe_expert_parallel_comm needs " + text + ".");
+                  "model.overlap_moe_expert_parallel_comm needs " + text + ".",
+                  "Set model.overlap_moe_expert_parallel_comm=false.");
   };
   const auto recomputes = [&](const char* module) {
     return model.recompute_granularity && model.recompute_modules &&
@@ -142,32 +163,39 @@ void check_even_split(RuleChecker& check) {
 void check_layout_content(RuleChecker& check, const std::vector<std::string>& stages) {
   const ModelConfig& model = check.config().model;
   const std::string field = "model.pipeline_model_parallel_layout";
-  const auto rule = [&](bool holds, const std::string& text) {
-    check.require(holds, {field}, field + " " + text + ".");
+  const auto rule = [&](bool holds, const std::string& text, const std::string& remedy) {
+    check.require(holds, {field}, field + " " + text + ".", remedy);
   };
+  static constexpr const char* kPlace = "Put all m into the last stage, between its last t and L.";
   std::string all;
   for (const std::string& stage : stages) all += stage;
   const auto count = [&](char c) { return std::count(all.begin(), all.end(), c); };
-  rule(count('E') == 1 && all.front() == 'E', "must have exactly one E, at the start");
-  rule(count('L') == 1 && all.back() == 'L', "must have exactly one L, at the end");
+  rule(count('E') == 1 && all.front() == 'E', "must have exactly one E, at the start", "Begin it with one E.");
+  rule(count('L') == 1 && all.back() == 'L', "must have exactly one L, at the end", "End it with one L.");
   rule(count('t') == *model.num_layers,
-       "has " + number(count('t')) + " decoder layers, but " + check.show("model.num_layers"));
-  rule(count('m') == model.mtp_num_layers.value_or(0),
-       "has " + number(count('m')) + " MTP layers, but " + check.show("model.mtp_num_layers"));
+       "has " + number(count('t')) + " decoder layers, but " + check.show("model.num_layers"),
+       "Write t " + number(*model.num_layers) + " times in all (t*N is N of them).");
+  const std::int64_t num_prediction = model.mtp_num_layers.value_or(0);
+  rule(count('m') == num_prediction,
+       "has " + number(count('m')) + " MTP layers, but " + check.show("model.mtp_num_layers"),
+       num_prediction == 0 ? "Take m out, or set model.mtp_num_layers."
+                           : "Write m " + number(num_prediction) + (num_prediction == 1 ? " time" : " times") +
+                                 ", before L, or change model.mtp_num_layers.");
   const auto first_mtp = all.find('m');
   rule(first_mtp == std::string::npos || all.find('t', first_mtp) == std::string::npos,
-       "has a decoder layer after an MTP layer");
+       "has a decoder layer after an MTP layer", kPlace);
   const std::int64_t pipeline = model.pipeline_model_parallel_size, total = static_cast<std::int64_t>(stages.size());
   const auto with_mtp = std::count_if(stages.begin(), stages.end(),
                                       [](const auto& stage) { return stage.find('m') != std::string::npos; });
-  rule(with_mtp <= 1, "has MTP layers on several stages");
+  rule(with_mtp <= 1, "has MTP layers on several stages", kPlace);
   if (with_mtp != 1 || total % pipeline != 0) return;
   const auto holder = std::find_if(stages.begin(), stages.end(),
                                    [](const auto& stage) { return stage.find('m') != std::string::npos; });
   const std::int64_t index = holder - stages.begin();
-  rule(index / pipeline == total / pipeline - 1, "must have its MTP layers in the last chunk of their rank");
+  rule(index / pipeline == total / pipeline - 1, "must have its MTP layers in the last chunk of their rank", kPlace);
+  rule(holder->find('L') != std::string::npos, "must have its MTP layers in the stage of L", kPlace);
   rule(total == pipeline || index % pipeline != 0,
-       "must not have MTP layers on the first pipeline rank when there are several chunks");
+       "must not have MTP layers on the first pipeline rank when there are several chunks", kPlace);
 }
 
 void check_layout(RuleChecker& check) {

@@ -4,10 +4,10 @@
 
 #include "pharos/base/file.h"
 #include "pharos/base/json.h"
-#include "pharos/config/batch_schedule.h"
 #include "pharos/config/derived.h"
+#include "pharos/config/grammar/batch_schedule.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 #include "pharos/config/lifecycle.h"
-#include "pharos/config/pipeline_layout.h"
 #include "pharos/config/schema/schema.h"
 
 namespace pharos::config {
@@ -107,6 +107,13 @@ TEST(Validate, PipelineSplitsAndLayouts) {
   EXPECT_EQ(parse_pipeline_layout("Et|(tt|)*2mL"), (std::vector<std::string>{"Et", "tt", "tt", "mL"}));
 }
 
+TEST(Validate, LearningRateScales) {
+  expect_table({{{"optimizer.lr_scales=['*.router.*=0.1','decoder.*=0']"}, 1, ""},
+                {{"optimizer.lr_scales=['decoder.*']"}, 1, "'decoder.*', which is not PATTERN=FACTOR"},
+                {{"optimizer.lr_scales=['decoder.*=-1']"}, 1, "a number from 0 on"}},
+               Purpose::kPlan);
+}
+
 TEST(Validate, Experts) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.end(), {"model.num_moe_experts=8"});
@@ -128,9 +135,86 @@ TEST(Validate, Experts) {
        {with({"model.add_bias_linear=true", "model.expert_tensor_parallel_size=2"}), 2,
         "needs an expert tensor parallel size of 1"},
        {with({"model.moe_shared_expert_overlap=true"}), 1, "needs dispatcher alltoall or flex"},
+       {with({"model.moe_shared_expert_overlap=true"}), 1, "needs shared experts"},
+       {with({"model.tensor_model_parallel_size=2", "model.expert_model_parallel_size=8"}), 4, "a multiple of 8 ranks"},
+       {with({"model.context_parallel_size=2", "model.tensor_model_parallel_size=2",
+              "model.expert_model_parallel_size=8"}),
+        6,
+        "nor by expert_tensor_parallel_size (1) x expert_model_parallel_size (8) x pipeline_model_parallel_size (1)"},
+       {{"model.tensor_model_parallel_size=2"}, 1, "Start it with --nproc 2"},
+       {with({"model.moe_router_load_balancing_type=quantile_balancing", "model.moe_aux_loss_coeff=0.1"}), 1,
+        "Set model.moe_aux_loss_coeff=0"},
        {with({"model.moe_enable_deepep=true"}), 1, "needs dispatcher flex"},
-       {with({"model.moe_layer_freq=[1,0]"}), 1, "has 2 entries"}},
+       {with({"model.moe_layer_freq=[1,0]"}), 1, "has 2 entries"},
+       {with({"model.moe_ffn_hidden_size=30", "model.expert_tensor_parallel_size=4"}), 4,
+        "The width of an expert, 30, is not divisible by expert_tensor_parallel_size = 4"},
+       {with({"model.moe_shared_expert_intermediate_size=31", "model.tensor_model_parallel_size=2"}), 2,
+        "model.moe_shared_expert_intermediate_size = 31 is not divisible"},
+       {with({"model.moe_router_topk_limited_devices=2"}), 1, "Set model.moe_router_group_topk=2"},
+       {with({"model.moe_router_num_groups=2", "model.moe_router_group_topk=2", "model.moe_router_topk=3"}), 1,
+        "is not divisible by model.moe_router_group_topk"},
+       {with({"model.moe_router_num_groups=2", "model.moe_router_group_topk=4", "model.moe_router_topk=4"}), 1,
+        "is more than model.moe_router_num_groups"},
+       {with({"model.moe_router_num_groups=8", "model.moe_router_group_topk=1", "model.moe_router_topk=2"}), 1,
+        "Groups of 1 experts are too small"},
+       {with({"model.moe_expert_capacity_factor=1", "model.moe_router_load_balancing_type=sinkhorn"}), 1,
+        "works with aux_loss, seq_aux_loss"},
+       {with({"model.moe_expert_capacity_factor=0"}), 1,
+        "model.moe_expert_capacity_factor = 0.0 lets no expert take a token."},
+       {with({"model.moe_expert_capacity_factor=1e-9"}), 1, ""},
+       {with({"model.moe_expert_capacity_factor=-1", "model.moe_router_load_balancing_type=sinkhorn"}), 1, ""},
+       {with(
+            {"model.moe_router_load_balancing_type=[aux_loss,seq_aux_loss]", "model.moe_aux_loss_coeff=[0.1,0.2,0.3]"}),
+        1, "has not one coefficient for each"},
+       {with({"model.moe_router_padding_for_quantization=true"}), 1, "needs fp8 or fp4"},
+       {with({"model.moe_expert_rank_capacity_factor=1.5"}), 1, "needs backend hybridep or ncclep"},
+       {with({"model.add_mlp_bias=true", "model.moe_shared_expert_intermediate_size=64"}), 1,
+        "Shared experts allow no"},
+       {with({"model.moe_enable_deepep=true", "model.moe_token_dispatcher_type=flex",
+              "model.moe_flex_dispatcher_backend=native"}),
+        1, "names another back-end"},
+       {with({"model.overlap_moe_expert_parallel_comm=true", "model.expert_model_parallel_size=2",
+              "train.micro_batch_size=4"}),
+        2, "needs dispatcher alltoall or flex"},
+       {with({"model.delay_wgrad_compute=true"}), 1, "needs model.overlap_moe_expert_parallel_comm"}},
       Purpose::kPlan);
+  EXPECT_EQ(
+      problems_of({with({"model.moe_token_dispatcher_type=flex", "model.moe_flex_dispatcher_backend=native"}), 1, ""},
+                  Purpose::kTrain),
+      "");
+}
+
+TEST(Validate, LatentAttentionPredictionAndPositions) {
+  const auto latent = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"model.multi_latent_attention=true"});
+    return more;
+  };
+  const auto predicts = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"model.mtp_num_layers=1"});
+    return more;
+  };
+  const std::string layout = "model.pipeline_model_parallel_layout=";
+  expect_table({{latent({}), 1, ""},
+                {latent({"model.num_attention_heads=6"}), 1, ""},  // heads need not divide the width
+                {latent({"model.qk_pos_emb_head_dim=7"}), 1, "model.qk_pos_emb_head_dim = 7 is odd"},
+                {latent({"model.num_query_groups=2"}), 1, "has keys and values for every head"},
+                {latent({"model.softmax_type=learnable"}), 1, "has no attention sinks"},
+                {latent({"model.add_qkv_bias=true"}), 1, "has no q, k, v projection"},
+                {latent({"model.rope_scaling=true"}), 1, "stretches positions by YaRN only"},
+                {predicts({}), 1, ""},
+                {predicts({"model.position_embedding_type=learned_absolute"}), 1, "does not go with learned positions"},
+                {predicts({"model.pipeline_model_parallel_size=2", layout + "'Et*3|t*3mL'"}), 2, ""},
+                {predicts({"model.pipeline_model_parallel_size=2", layout + "'Et*3|t*3L'"}), 2, "has 0 MTP layers"},
+                {predicts({"model.pipeline_model_parallel_size=3", layout + "'Et*3|t*3m|L'"}), 3, "in the stage of L"},
+                {predicts({"model.pipeline_model_parallel_size=3", layout + "'Et*3|m|t*3L'"}), 3, "after an MTP layer"},
+                {{"model.position_embedding_type=yarn"}, 1, "needs model.yarn_rotary_scaling_factor"},
+                {{"model.position_embedding_type=yarn", "model.yarn_rotary_scaling_factor=4",
+                  "model.yarn_original_max_position_embeddings=64"},
+                 1,
+                 ""},
+                {{"model.rope_scaling=true", "model.seq_len_interpolation_factor=2"}, 1, "Choose one"},
+                {{"model.softmax_type=learnable", "model.window_size=[7,0]", "model.window_attn_skip_freq=2"}, 1, ""}},
+               Purpose::kTrain);
 }
 
 TEST(Validate, TrainingAndData) {
@@ -163,9 +247,17 @@ TEST(Validate, TrainingAndData) {
 
 TEST(Validate, CapabilitiesOfThisReleaseAreNamed) {
   const std::vector<Case> cases = {
-      {{"model.num_moe_experts=8"}, 1, "needs mixture of experts"},
+      {{"model.num_moe_experts=8", "model.moe_router_load_balancing_type=quantile_balancing"},
+       1,
+       "quantile_balancing is a balancing this release cannot train with"},
+      {{"model.num_moe_experts=8", "model.moe_token_dispatcher_type=flex"},
+       1,
+       "deepep of the flex dispatcher is not in"},
+      {{"model.num_moe_experts=8", "model.tensor_model_parallel_size=2"}, 2, "needs sequence parallelism"},
+      {{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm]"}, 1, "asks for layernorm"},
+      {{"optimizer.optimizer=dist_muon"}, 1, "an update rule this release cannot train with"},
+      {{"optimizer.use_precision_aware_optimizer=true"}, 1, "needs precision-aware optimizer"},
       {{"model.context_parallel_size=2", "model.cp_comm_type=[a2a]"}, 2, "needs the exchange of heads"},
-      {{"model.multi_latent_attention=true"}, 1, "needs multi-latent attention"},
       {{"mixed_precision=bf16_with_mxfp8_mixed"}, 1, "needs fp8"},
       {{"logger.wandb_project=x", "logger.wandb_exp_name=y"}, 1, "needs an experiment tracker"}};
   expect_table(cases, Purpose::kTrain);
@@ -204,6 +296,25 @@ TEST(Notes, TellOnceWhatHasNoEffect) {
   EXPECT_THAT(resolved.warnings, Contains("model.qk_clip: stored in run.yaml, without effect in Pharos."));
   EXPECT_THAT(resolved.warnings, Contains("dataset.num_workers: accepted; Pharos decides this itself."));
   EXPECT_THAT(resolved.warnings, Contains("model.moe_router_topk: no effect without model.num_moe_experts."));
+  const auto warnings = [](std::vector<std::string> overrides) {
+    return prepare({.recipe = "llama_27m", .overrides = std::move(overrides)}, 1, Purpose::kTrain).warnings;
+  };
+  EXPECT_THAT(warnings({"model.num_moe_experts=32", "model.moe_flex_dispatcher_backend=native",
+                        "model.moe_router_load_balancing_type=none", "model.moe_aux_loss_coeff=0.1",
+                        "model.moe_router_group_score=max", "model.moe_permute_fusion=true"}),
+              testing::IsSupersetOf(
+                  {HasSubstr("with 32 experts or more fp32 or fp64 is safer"),
+                   HasSubstr("moe_flex_dispatcher_backend: no effect without model.moe_token_dispatcher_type = flex"),
+                   HasSubstr("moe_aux_loss_coeff: no effect with model.moe_router_load_balancing_type = none"),
+                   HasSubstr("moe_router_group_score: no effect without model.moe_router_group_topk"),
+                   HasSubstr("model.moe_permute_fusion: accepted; Pharos decides this itself")}));
+  EXPECT_THAT(warnings({"model.multi_latent_attention=true", "model.rotary_percent=0.5", "model.rope_type=rope",
+                        "model.mscale=0.7", "model.position_embedding_type=learned_absolute"}),
+              testing::IsSupersetOf({HasSubstr("rotary_percent: no effect with model.multi_latent_attention"),
+                                     HasSubstr("mscale: no effect without model.rope_type = yarn"),
+                                     HasSubstr("learned positions are added beside")}));
+  EXPECT_THAT(warnings({"model.yarn_mscale=1.5"}),
+              Contains("model.yarn_mscale: no effect without model.position_embedding_type = yarn."));
 }
 
 TEST(CommOverlap, DecidesAsMegatronBridge) {

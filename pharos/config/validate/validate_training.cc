@@ -3,8 +3,9 @@
 #include <numeric>
 
 #include "pharos/base/error.h"
-#include "pharos/config/batch_schedule.h"
 #include "pharos/config/derived.h"
+#include "pharos/config/grammar/batch_schedule.h"
+#include "pharos/config/grammar/name_patterns.h"
 #include "pharos/config/schema/enum_names.h"
 #include "pharos/config/validate/rule_checker.h"
 
@@ -153,6 +154,11 @@ void check_optimizer(RuleChecker& check) {
     check.require(type == DType::kFloat32 || optimizer.use_precision_aware_optimizer,
                   {field, "optimizer.use_precision_aware_optimizer"},
                   check.show(field) + " must be fp32 without optimizer.use_precision_aware_optimizer.");
+  }
+  try {
+    parse_lr_scales(optimizer.lr_scales.value_or(std::vector<std::string>{}));
+  } catch (const base::UserError& error) {
+    check.fail({"optimizer.lr_scales"}, error.parts().what + " " + error.parts().why, error.parts().fix);
   }
   const auto& precision = check.config().mixed_precision;
   check.require(!(precision.bf16 && precision.fp16), {"mixed_precision.bf16", "mixed_precision.fp16"},

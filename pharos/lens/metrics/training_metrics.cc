@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -52,6 +54,15 @@ constexpr MetricDescription kMetrics[] = {
      "Unix time at which a step last finished",
      {}},
     {"megatron.train.data_wait_ms", kHistogram, false, "ms", "Time a step waited for its batch", kWaitBounds},
+    {"megatron.moe.load_max_over_mean", kGauge, false, "", "Load of the busiest expert over the mean, worst layer", {}},
+    {"megatron.moe.load_entropy", kGauge, false, "", "Evenness of the experts' loads from 0 to 1, worst layer", {}},
+    {"megatron.moe.dead_experts", kGauge, false, "", "Experts that no token chose, over all layers", {}},
+    {"megatron.moe.dropped_fraction", kGauge, false, "", "Share of expert choices dropped by capacity", {}},
+    {"megatron.moe.load_balancing_loss", kGauge, false, "", "Balance of experts over a microbatch", {}},
+    {"megatron.moe.seq_load_balancing_loss", kGauge, false, "", "Balance of experts over a sequence", {}},
+    {"megatron.moe.global_load_balancing_loss", kGauge, false, "", "Balance of experts over a global batch", {}},
+    {"megatron.moe.z_loss", kGauge, false, "", "Squared log-partition of the router's logits", {}},
+    {"megatron.train.mtp_loss", kGauge, false, "", "Loss of multi-token prediction, mean over its depths", {}},
     {"megatron.checkpoint.save_bytes", kGauge, false, "By", "Bytes this rank wrote in the last save", {}},
     {"megatron.checkpoint.save_seconds", kHistogram, false, "s", "Time training stood still for a save", kSaveBounds},
     {"megatron.telemetry.spans_exported", kObservableCounter, true, "", "Spans delivered by every exporter", {}},
@@ -142,6 +153,26 @@ struct OwnInstruments {
   Histogram<double> data_wait_ms;
   Gauge<double> save_bytes;
   Histogram<double> save_seconds;
+};
+
+struct ExpertInstruments {
+  explicit ExpertInstruments(Meter& meter)
+      : load_max_over_mean(make_gauge(meter, "megatron.moe.load_max_over_mean")),
+        load_entropy(make_gauge(meter, "megatron.moe.load_entropy")),
+        dead_experts(make_gauge(meter, "megatron.moe.dead_experts")),
+        dropped_fraction(make_gauge(meter, "megatron.moe.dropped_fraction")),
+        losses{{"load_balancing_loss", make_gauge(meter, "megatron.moe.load_balancing_loss")},
+               {"seq_load_balancing_loss", make_gauge(meter, "megatron.moe.seq_load_balancing_loss")},
+               {"global_load_balancing_loss", make_gauge(meter, "megatron.moe.global_load_balancing_loss")},
+               {"z_loss", make_gauge(meter, "megatron.moe.z_loss")}},
+        mtp_loss(make_gauge(meter, "megatron.train.mtp_loss")) {}
+
+  Gauge<double> load_max_over_mean;
+  Gauge<double> load_entropy;
+  Gauge<double> dead_experts;
+  Gauge<double> dropped_fraction;
+  std::map<std::string, Gauge<double>, std::less<>> losses;
+  Gauge<double> mtp_loss;
 };
 
 struct ProgressInstrument {
@@ -248,6 +279,24 @@ bool has_own_values(const TrainingSample& sample) {
          sample.checkpoint_seconds || sample.checkpoint_bytes || !sample.data_wait_ms.empty();
 }
 
+void record_experts(Meter& meter, const TrainingSample& sample) {
+  if (!sample.expert_load_max_over_mean && sample.auxiliary_losses.empty()) return;
+  const auto experts = instruments_of<ExpertInstruments>(meter);
+  if (experts == nullptr) return;
+  set(experts->load_max_over_mean, sample.expert_load_max_over_mean);
+  set(experts->load_entropy, sample.expert_load_entropy);
+  set(experts->dead_experts, sample.dead_experts);
+  set(experts->dropped_fraction, sample.dropped_fraction);
+  double mtp_sum = 0, num_mtp = 0;
+  for (const auto& [name, value] : sample.auxiliary_losses) {
+    if (const auto gauge = experts->losses.find(name); gauge != experts->losses.end()) gauge->second.set(value);
+    if (!name.starts_with("mtp_")) continue;
+    mtp_sum += value;
+    ++num_mtp;
+  }
+  if (num_mtp > 0) experts->mtp_loss.set(mtp_sum / num_mtp);
+}
+
 }  // namespace
 
 std::span<const MetricDescription> known_metrics() { return kMetrics; }
@@ -270,6 +319,7 @@ void record_training_metrics(Meter& meter, const TrainingSample& sample) {
     set(megatron->tokens_per_sec, sample.tokens_per_sec);
     set(megatron->memory_allocated_gb, sample.memory_allocated_gb);
   }
+  record_experts(meter, sample);
   if (!has_own_values(sample)) return;
   const auto own = instruments_of<OwnInstruments>(meter);
   if (own == nullptr) return;

@@ -6,7 +6,10 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "pharos/lens/metrics/meter.h"
 
@@ -47,6 +50,14 @@ struct TrainingSample {
   std::optional<double> checkpoint_seconds = {};  ///< of a save since the last sample: time the step loop stood still
   std::optional<double> checkpoint_bytes = {};    ///< written by this rank in that save
   std::span<const double> data_wait_ms = {};      ///< one per step of the interval: time it waited for its batch
+  // Of models with experts or multi-token prediction.
+  std::optional<double> expert_load_max_over_mean = {};  ///< of the layer where it is largest, last step
+  std::optional<double> expert_load_entropy = {};        ///< of the layer where it is smallest, last step; 1: balanced
+  std::optional<double> dead_experts = {};               ///< that no token chose, over all layers, last step
+  std::optional<double> dropped_fraction = {};           ///< of the choices, last step
+  /// Means of the interval, by the names of Megatron's log line: "load_balancing_loss", "mtp_1 loss", …; those that
+  /// have a metric are recorded, of multi-token prediction the mean over its depths.
+  std::vector<std::pair<std::string, double>> auxiliary_losses = {};
 };
 
 /// Records a sample. The eight instruments are created together by the first call for a meter, Pharos's own by the

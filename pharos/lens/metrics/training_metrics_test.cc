@@ -214,6 +214,29 @@ TEST(TrainingMetrics, OwnMetricsAreRecordedBesideTheEight) {
   EXPECT_EQ(metrics.collect().count("megatron.training.loss"), 0u);
 }
 
+TEST(TrainingMetrics, ThoseOfExpertsAppearWithTheModelsThatHaveSome) {
+  MemoryMeter metrics;
+  record_training_metrics(metrics.meter(), {.loss = 1.0});
+  EXPECT_EQ(metrics.collect().count("megatron.moe.dead_experts"), 0u);
+  record_training_metrics(
+      metrics.meter(),
+      {.expert_load_max_over_mean = 1.5,
+       .expert_load_entropy = 0.9,
+       .dead_experts = 3.0,
+       .dropped_fraction = 0.0,
+       .auxiliary_losses = {
+           {"seq_load_balancing_loss", 1.25}, {"z_loss", 4.0}, {"mtp_1 loss", 2.0}, {"mtp_2 loss", 3.0}}});
+  metrics.collect();
+  EXPECT_EQ(metrics.gauge("megatron.moe.load_max_over_mean"), 1.5);
+  EXPECT_EQ(metrics.gauge("megatron.moe.load_entropy"), 0.9);
+  EXPECT_EQ(metrics.gauge("megatron.moe.dead_experts"), 3);
+  EXPECT_EQ(metrics.gauge("megatron.moe.dropped_fraction"), 0);
+  EXPECT_EQ(metrics.gauge("megatron.moe.seq_load_balancing_loss"), 1.25);
+  EXPECT_EQ(metrics.gauge("megatron.moe.z_loss"), 4);
+  EXPECT_EQ(metrics.gauge("megatron.train.mtp_loss"), 2.5);
+  EXPECT_EQ(metrics.collect().count("megatron.moe.load_balancing_loss"), 0u);
+}
+
 TEST(TrainingMetrics, ProgressIsExportedInEveryCycleFromTheFirstStepOn) {
   MemoryMeter metrics;
   EXPECT_TRUE(metrics.collect().empty());
@@ -292,7 +315,7 @@ TEST(KnownMetrics, HaveUniqueNamesThatPrometheusKeepsAndOnlyTheEightAreTraining)
 
 TEST(KnownMetrics, EveryInstrumentIsInTheTableAndEveryEntryIsAnInstrument) {
   MemoryMeter metrics;
-  record_training_metrics(metrics.meter(), {.loss = 1.0, .validation_loss = 1.0});
+  record_training_metrics(metrics.meter(), {.loss = 1.0, .validation_loss = 1.0, .expert_load_max_over_mean = 1.0});
   record_progress(metrics.meter(), 1);
   observe_telemetry(metrics.meter(), [] { return PipelineCounts(); });
   record_inference_metrics(metrics.meter(), {});

@@ -4,9 +4,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
+#include <optional>
 
 #include "pharos/base/error.h"
 #include "pharos/nn/context_parallel/zigzag.h"
@@ -32,6 +33,13 @@ void merge(Partial& sum, const Partial& part) {
   const at::Tensor log_of_sum = at::logaddexp(sum.log_of_sum, part.log_of_sum);
   sum.output.mul_((sum.log_of_sum - log_of_sum).exp_().unsqueeze(-1))
       .addcmul_(part.output, (part.log_of_sum - log_of_sum).exp_().unsqueeze(-1));
+  sum.log_of_sum = log_of_sum;
+}
+
+/// The same with one more key for every query of a head, whose value is zero.
+void merge_sinks(Partial& sum, const at::Tensor& sinks) {
+  const at::Tensor log_of_sum = at::logaddexp(sum.log_of_sum, sinks.view({1, -1, 1}));
+  sum.output.mul_((sum.log_of_sum - log_of_sum).exp_().unsqueeze(-1));
   sum.log_of_sum = log_of_sum;
 }
 
@@ -65,11 +73,10 @@ class Blocks : public torch::CustomClassHolder {
 
  private:
   bool drops() const { return context_.training && options_.dropout > 0; }
-  double scale() const { return 1 / std::sqrt(static_cast<double>(options_.head_width)); }
 
   /// One kernel instead of scores: for what is causal or whole, on the CPU.
   bool is_fused(const at::Tensor& query, const HalfBlock& block) const {
-    return query.is_cpu() && options_.fused && !drops() && !is_masked(query.size(2), block);
+    return query.is_cpu() && options_.fused && !options_.softcap && !drops() && !is_masked(query.size(2), block);
   }
 
   /// Beside the diagonal.
@@ -78,8 +85,10 @@ class Blocks : public torch::CustomClassHolder {
     return context_.segments.defined() || (options_.window > 0 && farthest >= options_.window);
   }
 
-  /// Float32 scores, minus infinity where attention is not allowed.
-  at::Tensor scores(const at::Tensor& query, const at::Tensor& keys, const HalfBlock& block) const;
+  /// Float32 scores, minus infinity where attention is not allowed. With a cap c, `slope` (may be null) becomes that of
+  /// c tanh(s / c) by s.
+  at::Tensor scores(const at::Tensor& query, const at::Tensor& keys, const HalfBlock& block,
+                    at::Tensor* slope = nullptr) const;
 
   at::Tensor mask_of_dropout(const at::Tensor& like, const HalfBlock& block, std::int64_t part) const {
     const std::int64_t tokens = 2 * part * parallel_.size();
@@ -92,8 +101,14 @@ class Blocks : public torch::CustomClassHolder {
   ContextParallel parallel_;
 };
 
-at::Tensor Blocks::scores(const at::Tensor& query, const at::Tensor& keys, const HalfBlock& block) const {
-  at::Tensor scores = at::matmul(query, keys.transpose(-1, -2)).to(at::kFloat).mul_(scale());
+at::Tensor Blocks::scores(const at::Tensor& query, const at::Tensor& keys, const HalfBlock& block,
+                          at::Tensor* slope) const {
+  at::Tensor scores = at::matmul(query, keys.transpose(-1, -2)).to(at::kFloat).mul_(options_.score_scale());
+  if (options_.softcap) {
+    scores.div_(*options_.softcap).tanh_();
+    if (slope != nullptr) *slope = scores.square().neg_().add_(1);
+    scores.mul_(*options_.softcap);
+  }
   const std::int64_t part = query.size(2);
   if (!block.is_diagonal() && !is_masked(part, block)) return scores;
   const auto place = [&](std::int64_t first) {
@@ -115,9 +130,11 @@ Partial Blocks::forward(const at::Tensor& query, const at::Tensor& key, const at
   const std::int64_t group = query.size(1) / key.size(1);
   const at::Tensor keys = repeat_heads(key, group), values = repeat_heads(value, group);
   if (is_fused(query, block)) {
-    const auto [output, log_of_sum] =
-        at::_scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0, block.is_diagonal());
-    return {output.to(at::kFloat), log_of_sum};
+    const std::int64_t width = std::max(query.size(-1), value.size(-1));
+    const auto [output, log_of_sum] = at::_scaled_dot_product_flash_attention_for_cpu(
+        pad_width(query, width), pad_width(keys, width), pad_width(values, width), 0, block.is_diagonal(), {},
+        options_.score_scale());
+    return {output.narrow(-1, 0, value.size(-1)).to(at::kFloat), log_of_sum};
   }
   at::Tensor weights = scores(query, keys, block);
   // A query without a key here: its largest score is minus infinity, its weights become 0 and its log minus infinity.
@@ -130,7 +147,7 @@ Partial Blocks::forward(const at::Tensor& query, const at::Tensor& key, const at
   return {at::matmul(weights, values).to(at::kFloat), sum.log().add_(largest).squeeze(-1)};
 }
 
-/// P = e^(S - L), dP = dO Vᵀ, dS = P (dP - dO·O); dV = Pᵀ dO, dQ = dS K / √d, dK = dSᵀ Q / √d (Dao et al. 2022). A
+/// P = e^(S - L), dP = dO Vᵀ, dS = P (dP - dO·O); dV = Pᵀ dO, dQ = dS K scale, dK = dSᵀ Q scale (Dao et al. 2022). A
 /// dropout mask M makes them dP = M dO Vᵀ and dV = (M P)ᵀ dO.
 Blocks::Gradients Blocks::backward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                    const Result& result, const HalfBlock& block) const {
@@ -140,12 +157,17 @@ Blocks::Gradients Blocks::backward(const at::Tensor& query, const at::Tensor& ke
     return group == 1 ? gradient : gradient.unflatten(1, {kv_heads, group}).sum(2, false, at::kFloat);
   };
   if (is_fused(query, block)) {
+    const std::int64_t query_width = query.size(-1), value_width = value.size(-1);
+    const std::int64_t width = std::max(query_width, value_width);
     const auto [query_grad, key_grad, value_grad] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        result.output_grad, query, keys, values, result.output, result.log_of_sum, 0, block.is_diagonal());
-    return {query_grad, sum_of_group(key_grad), sum_of_group(value_grad)};
+        pad_width(result.output_grad, width), pad_width(query, width), pad_width(keys, width), pad_width(values, width),
+        pad_width(result.output, width), result.log_of_sum, 0, block.is_diagonal(), {}, options_.score_scale());
+    return {query_grad.narrow(-1, 0, query_width), sum_of_group(key_grad.narrow(-1, 0, query_width)),
+            sum_of_group(value_grad.narrow(-1, 0, value_width))};
   }
   const at::ScalarType type = query.scalar_type();
-  at::Tensor weights = scores(query, keys, block).sub_(result.log_of_sum.unsqueeze(-1)).exp_();
+  at::Tensor slope;
+  at::Tensor weights = scores(query, keys, block, &slope).sub_(result.log_of_sum.unsqueeze(-1)).exp_();
   at::Tensor weights_grad = at::matmul(result.output_grad, values.transpose(-1, -2)).to(at::kFloat);
   at::Tensor dropped = weights;
   if (drops()) {
@@ -154,7 +176,9 @@ Blocks::Gradients Blocks::backward(const at::Tensor& query, const at::Tensor& ke
     dropped = weights * mask;
   }
   const at::Tensor value_grad = at::matmul(dropped.to(type).transpose(-1, -2), result.output_grad);
-  const at::Tensor scores_grad = weights_grad.sub_(result.dot).mul_(weights).mul_(scale()).to(type);
+  weights_grad.sub_(result.dot).mul_(weights).mul_(options_.score_scale());
+  if (slope.defined()) weights_grad.mul_(slope);
+  const at::Tensor scores_grad = weights_grad.to(type);
   return {at::matmul(scores_grad, keys), sum_of_group(at::matmul(scores_grad.transpose(-1, -2), query)),
           sum_of_group(value_grad)};
 }
@@ -166,25 +190,28 @@ at::Tensor half(const at::Tensor& tensor, std::int64_t index) {
 }
 
 struct ContextParallelAttention : torch::autograd::Function<ContextParallelAttention> {
-  /// block: [2, batch, kv heads, tokens, width], keys and values, contiguous.
+  /// block: [batch, kv heads, tokens, width + value width], keys and values side by side, contiguous.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& block,
-                            const c10::intrusive_ptr<Blocks>& blocks) {
-    const std::int64_t tokens = query.size(2);
+                            const std::optional<at::Tensor>& sinks, const c10::intrusive_ptr<Blocks>& blocks) {
+    const std::int64_t tokens = query.size(2), width = query.size(3), value_width = block.size(3) - width;
     BlockExchange exchange(block, blocks->parallel(), "keys and values");
     std::array<Partial, 2> sums;
     for (std::int64_t step = 0; step < blocks->parallel().size(); ++step) {
       const at::Tensor at_hand = exchange.take();
       for (const HalfBlock& one : blocks->of_step(step, tokens)) {
         merge(sums[static_cast<std::size_t>(one.query_half)],
-              blocks->forward(half(query, one.query_half), half(at_hand[0], one.key_half),
-                              half(at_hand[1], one.key_half), one));
+              blocks->forward(half(query, one.query_half), half(at_hand.narrow(3, 0, width), one.key_half),
+                              half(at_hand.narrow(3, width, value_width), one.key_half), one));
       }
     }
+    if (sinks)
+      for (Partial& sum : sums) merge_sinks(sum, *sinks);
     // By token, as the output projection reads it: it then keeps this tensor and no copy.
     const at::Tensor output =
-        at::empty({query.size(0), tokens, query.size(1), query.size(3)}, query.options()).transpose(1, 2);
+        at::empty({query.size(0), tokens, query.size(1), value_width}, query.options()).transpose(1, 2);
     for (const std::int64_t index : {0, 1}) half(output, index).copy_(sums[static_cast<std::size_t>(index)].output);
-    context->save_for_backward({query, block, output, at::cat({sums[0].log_of_sum, sums[1].log_of_sum}, 2)});
+    context->save_for_backward(
+        {query, block, output, at::cat({sums[0].log_of_sum, sums[1].log_of_sum}, 2), sinks.value_or(at::Tensor())});
     context->saved_data["blocks"] = c10::IValue::make_capsule(blocks);
     return output;
   }
@@ -194,6 +221,7 @@ struct ContextParallelAttention : torch::autograd::Function<ContextParallelAtten
     const auto saved = context->get_saved_variables();
     const at::Tensor query = saved[0].detach(), block = saved[1].detach(), output = saved[2].detach();
     const at::Tensor output_grad = gradients[0];
+    const std::int64_t width = query.size(3), value_width = block.size(3) - width;
     BlockExchange exchange(block, blocks->parallel(), "keys and values again");
     GradientExchange gradient_exchange(blocks->parallel(), "gradients of keys and values");
     const at::Tensor dot = (output_grad * output).sum(-1, true, at::kFloat);
@@ -204,15 +232,22 @@ struct ContextParallelAttention : torch::autograd::Function<ContextParallelAtten
       for (const HalfBlock& one : blocks->of_step(step, query.size(2))) {
         const Blocks::Result result{half(output, one.query_half), half(saved[3], one.query_half),
                                     half(output_grad, one.query_half), half(dot, one.query_half)};
-        const auto found = blocks->backward(half(query, one.query_half), half(at_hand[0], one.key_half),
-                                            half(at_hand[1], one.key_half), result, one);
+        const auto found =
+            blocks->backward(half(query, one.query_half), half(at_hand.narrow(3, 0, width), one.key_half),
+                             half(at_hand.narrow(3, width, value_width), one.key_half), result, one);
         half(query_grad, one.query_half).add_(found.query);
-        half(block_grad[0], one.key_half).add_(found.key);
-        half(block_grad[1], one.key_half).add_(found.value);
+        half(block_grad.narrow(3, 0, width), one.key_half).add_(found.key);
+        half(block_grad.narrow(3, width, value_width), one.key_half).add_(found.value);
       }
       gradient_exchange.give(block_grad);
     }
-    return {query_grad.to(query.scalar_type()), gradient_exchange.wait().to(block.scalar_type()), {}};
+    // A sink's value is zero: of dS = P (dP - dO·O) there remains -P dO·O, P = e^(sink - L).
+    at::Tensor sinks_grad;
+    if (saved[4].defined()) {
+      const at::Tensor weights = (saved[4].detach().view({1, -1, 1}) - saved[3]).exp_();
+      sinks_grad = weights.mul_(dot.squeeze(-1)).sum({0, 2}).neg_();
+    }
+    return {query_grad.to(query.scalar_type()), gradient_exchange.wait().to(block.scalar_type()), sinks_grad, {}};
   }
 };
 
@@ -220,11 +255,12 @@ struct ContextParallelAttention : torch::autograd::Function<ContextParallelAtten
 
 at::Tensor context_parallel_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                       const AttentionOptions& options, const ForwardContext& context,
-                                      const ContextParallel& parallel) {
+                                      const ContextParallel& parallel, const at::Tensor& sinks) {
   PHAROS_CHECK(parallel.is_split() && context.cache == nullptr, "one rank has all tokens");
   PHAROS_CHECK(!context.segments.defined() || context.segments.size(1) == query.size(2) * parallel.size(),
                "segments must be those of the whole sequence");
-  return ContextParallelAttention::apply(query, at::stack({key, value}),
+  const std::optional<at::Tensor> own_sinks = sinks.defined() ? std::optional(sinks) : std::nullopt;
+  return ContextParallelAttention::apply(query, at::cat({key, value}, -1).contiguous(), own_sinks,
                                          c10::make_intrusive<Blocks>(options, context, parallel));
 }
 

@@ -9,12 +9,13 @@
 
 namespace pharos::nn {
 
-/// core_attention() of the whole sequence, of this rank's queries. query: [batch, heads, tokens, width] and key, value:
-/// [batch, kv heads, tokens, width] are those of this rank's tokens in zigzag order. For the backward pass a rank keeps
-/// these, the output and one number a query (log of the softmax's sum); scores exist for one half-block at a time. The
-/// softmax is always taken in float32. Returns [batch, heads, tokens, width], laid out by token.
+/// core_attention() of the whole sequence, of this rank's queries. query: [batch, heads, tokens, width], key: [batch,
+/// kv heads, tokens, width] and value: [batch, kv heads, tokens, value width] are those of this rank's tokens in zigzag
+/// order. For the backward pass a rank keeps these, the output and one number a query (log of the softmax's sum);
+/// scores exist for one half-block at a time. The softmax is always taken in float32. sinks: float32 [heads] or
+/// undefined; the ranks' gradients of it are summands. Returns [batch, heads, tokens, value width], laid out by token.
 at::Tensor context_parallel_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                       const AttentionOptions& options, const ForwardContext& context,
-                                      const ContextParallel& parallel);
+                                      const ContextParallel& parallel, const at::Tensor& sinks = {});
 
 }  // namespace pharos::nn

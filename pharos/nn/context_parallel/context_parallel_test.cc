@@ -80,6 +80,9 @@ struct Case {
   bool packed = false;
   double dropout = 0;
   bool fused = true;
+  std::int64_t value_width = 8;
+  std::optional<double> scale = {}, softcap = {};
+  bool sinks = false;
 };
 
 const Case kCases[] = {
@@ -93,6 +96,10 @@ const Case kCases[] = {
     {.name = "PackedWindow", .window = 7, .packed = true},
     {.name = "Dropout", .kv_heads = 2, .dropout = 0.3},
     {.name = "PackedDropout", .window = 9, .packed = true, .dropout = 0.2},
+    {.name = "NarrowValues", .kv_heads = 2, .value_width = 5, .scale = 0.7},
+    {.name = "Capped", .kv_heads = 2, .packed = true, .scale = 0.6, .softcap = 1.5},
+    {.name = "SinksAndWideValues", .kv_heads = 2, .value_width = 12, .sinks = true},
+    {.name = "SinksInAWindow", .window = 5, .dropout = 0.2, .value_width = 5, .softcap = 2.0, .sinks = true},
 };
 
 struct ContextAttention : ::testing::TestWithParam<std::tuple<Case, std::int64_t, Exchange>> {};
@@ -112,7 +119,7 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-// Output and the gradients of queries, keys and values are the slices of core_attention() over all tokens.
+// Output and the gradients of queries, keys, values and sinks are the slices of core_attention() over all tokens.
 TEST_P(ContextAttention, IsAttentionOfTheWholeSequence) {
   const auto& [one, size, exchange] = GetParam();
   at::manual_seed(11);
@@ -124,6 +131,9 @@ TEST_P(ContextAttention, IsAttentionOfTheWholeSequence) {
   options.dropout = one.dropout;
   options.window = one.window;
   options.fused = one.fused;
+  options.value_width = one.value_width;
+  options.scale = one.scale;
+  options.softcap = one.softcap;
   options.first_head = 2;  // as on the second rank of two that divide the heads
   options.num_global_heads = 8;
   options.name = "test";
@@ -138,9 +148,10 @@ TEST_P(ContextAttention, IsAttentionOfTheWholeSequence) {
   }
   const at::Tensor query = leaf_of(at::randn({kBatch, one.heads, kTokens, kWidth})),
                    key = leaf_of(at::randn({kBatch, one.kv_heads, kTokens, kWidth})),
-                   value = leaf_of(at::randn({kBatch, one.kv_heads, kTokens, kWidth}));
-  const at::Tensor grad = at::randn({kBatch, one.heads, kTokens, kWidth});
-  const at::Tensor whole = core_attention(query, key, value, options, context);
+                   value = leaf_of(at::randn({kBatch, one.kv_heads, kTokens, one.value_width}));
+  const at::Tensor grad = at::randn({kBatch, one.heads, kTokens, one.value_width});
+  const at::Tensor sinks = one.sinks ? leaf_of(at::randn({one.heads})) : at::Tensor();
+  const at::Tensor whole = core_attention(query, key, value, options, context, sinks);
   torch::autograd::backward({whole}, {grad});
   comm::testing::run_ranks(size, [&](comm::World& world) {
     const ContextParallel parallel{&world.all(), exchange};
@@ -148,13 +159,19 @@ TEST_P(ContextAttention, IsAttentionOfTheWholeSequence) {
       return zigzag_slice(all.detach(), 2, parallel.rank(), parallel.size());
     };
     const at::Tensor q = leaf_of(own(query)), k = leaf_of(own(key)), v = leaf_of(own(value));
-    const at::Tensor output = context_parallel_attention(q, k, v, options, context, parallel);
+    const at::Tensor s = one.sinks ? leaf_of(sinks) : at::Tensor();
+    const at::Tensor output = context_parallel_attention(q, k, v, options, context, parallel, s);
     EXPECT_TRUE(output.transpose(1, 2).is_contiguous());
     torch::autograd::backward({output}, {own(grad)});
     EXPECT_LT(distance(output, own(whole)), 3e-6);
     EXPECT_LT(distance(q.grad(), own(query.grad())), 5e-6);
     EXPECT_LT(distance(k.grad(), own(key.grad())), 5e-6);
     EXPECT_LT(distance(v.grad(), own(value.grad())), 5e-6);
+    if (one.sinks) {  // of each rank's queries
+      const at::Tensor sum = s.grad().clone();
+      parallel.group->all_reduce(sum, comm::ReduceOp::kSum, {"test"}).wait();
+      EXPECT_LT(distance(sum, sinks.grad()), 5e-6);
+    }
   });
 }
 

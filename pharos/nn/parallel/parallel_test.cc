@@ -169,11 +169,11 @@ TEST_P(ParallelLayers, Embedding) {
   context.positions = at::arange(8, at::kLong);
   context.training = true;
   context.first_sample = 3;
-  Embedding whole{parameter_of(words), parameter_of(positions), 0.3, {}};
+  Embedding whole{parameter_of(words), parameter_of(positions), 0.3, 1.7, {}};
   const at::Tensor output = whole.forward(tokens, context);
   backward(output, grad);
   on_ranks([&](const TensorParallel& parallel) {
-    Embedding embedding{parameter_of(part_of(words, 0, parallel)), parameter_of(positions), 0.3, parallel};
+    Embedding embedding{parameter_of(part_of(words, 0, parallel)), parameter_of(positions), 0.3, 1.7, parallel};
     const at::Tensor own_output = embedding.forward(tokens, context);
     EXPECT_TRUE(at::equal(own_output, tokens_of(output, parallel)));
     backward(own_output, tokens_of(grad, parallel));

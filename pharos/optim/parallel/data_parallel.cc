@@ -11,6 +11,7 @@
 #include "pharos/base/error.h"
 #include "pharos/lens/span.h"
 #include "pharos/optim/clip.h"
+#include "pharos/optim/names/name_rules.h"
 
 namespace pharos::optim {
 namespace {
@@ -43,6 +44,11 @@ void sum_together(comm::Group& group, const std::vector<at::Tensor>& views, cons
   }
 }
 
+/// What a rank of `group` holds of a bucket.
+Shard shard_of(const comm::Group* group) {
+  return group == nullptr ? Shard{} : Shard{.count = group->size(), .index = group->rank()};
+}
+
 /// [bucket]
 std::vector<std::size_t> chunks_of_buckets(const FlatLayout& layout, const ModelChunks& chunks) {
   std::vector<std::size_t> result(layout.buckets.size());
@@ -57,27 +63,34 @@ std::vector<std::size_t> chunks_of_buckets(const FlatLayout& layout, const Model
 
 DataParallel::DataParallel(const ModelChunks& chunks, ParallelGroups groups, const comm::Mesh& mesh, std::int64_t rank,
                            const DataParallelOptions& options, const OptimizerOptions& optimizer_options)
-    : parameters_(all_parameters(chunks)), groups_(std::move(groups)), options_(options) {
+    : all_parameters_(all_parameters(chunks)), groups_(std::move(groups)), options_(options) {
   const at::NoGradGuard no_grad;
-  if (groups_.data != nullptr && groups_.data->size() == 1) groups_.data = nullptr;
-  if (groups_.data == nullptr) options_.strategy = config::ShardingStrategy::kNoShard;
-  const std::int64_t size = groups_.data == nullptr ? 1 : groups_.data->size();
-  layout_ = data_parallel_layout(chunks, options_, size);
-  held_ranges_ =
-      shards_states(options_.strategy) ? shard_ranges(layout_, size, groups_.data->rank()) : whole_range(layout_);
-  model_ranges_ = model_ranges(parameters_, mesh, rank);
-  make_syncs(chunks);
-  optimizer_ = std::make_unique<Optimizer>(make_target(), optimizer_options);
-  make_shared_sums();
-  counted_gradients_ = views_without(model_ranges_.counted_elsewhere, layout_, held_ranges_, gradients_->held());
-  for (const auto& ranges : model_ranges_.counted) {
-    for (const ElementRange& range : ranges) {
-      num_counted_ +=
-          fragment_of(layout_, held_ranges_, range.parameter, range.begin, range.end - range.begin).num_elements;
+  for (std::size_t index = 0; index < all_parameters_.size(); ++index) {
+    tensor::Parameter& parameter = *all_parameters_[index];
+    if (!parameter.trainable) {
+      parameter.main_grad.reset();
+      continue;
     }
+    parameters_.push_back(&parameter);
+    numbers_.push_back(index);
+    has_experts_ = has_experts_ || tensor::is_expert(parameter);
   }
-  const bool gathers = values_ != nullptr && (options_.overlap_param_gather || !holds_whole_values());
-  const bool reduces = groups_.data != nullptr && (options_.overlap_grad_reduce || shards_gradients(options_.strategy));
+  for (comm::Group** group : {&groups_.data, &groups_.expert_data}) {
+    if (*group != nullptr && (*group)->size() == 1) *group = nullptr;
+  }
+  if (!has_experts_) groups_.expert_data = nullptr;
+  if (is_alone()) options_.strategy = config::ShardingStrategy::kNoShard;
+  const Shard shard = shard_of(groups_.data), expert_shard = shard_of(groups_.expert_data);
+  const ModelChunks trained = trainable_parameters(chunks);
+  layout_ = data_parallel_layout(trained, options_, shard.count, expert_shard.count);
+  held_ranges_ = shards_states(options_.strategy) ? shard_ranges(layout_, shard, expert_shard) : whole_range(layout_);
+  model_ranges_ = model_ranges(parameters_, mesh, rank);
+  make_syncs(trained);
+  optimizer_ = std::make_unique<Optimizer>(make_target(optimizer_options.lr_scales), optimizer_options);
+  make_shared_sums();
+  find_counted();
+  const bool gathers = values_ != nullptr && (options_.overlap_param_gather || shards_values(options_.strategy));
+  const bool reduces = !is_alone() && (options_.overlap_grad_reduce || shards_gradients(options_.strategy));
   if (!gathers && !reduces) return;  // layers can keep references to values that never move
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     indices_[parameters_[index]] = index;
@@ -92,9 +105,9 @@ DataParallel::~DataParallel() {
 }
 
 void DataParallel::make_syncs(const ModelChunks& chunks) {
-  const BucketReducer reducer(groups_.data, options_, common_type(parameters_));
+  const BucketReducer reducer(groups_.data, options_, common_type(parameters_), groups_.expert_data);
   reducer_factor_ = factor_ = reducer.remaining_factor();
-  const bool overlaps = groups_.data != nullptr && options_.overlap_grad_reduce;
+  const bool overlaps = !is_alone() && options_.overlap_grad_reduce;
   if (shards_gradients(options_.strategy)) {
     gradients_ = std::make_unique<ShardedGradientSync>(parameters_, layout_, held_ranges_, reducer, overlaps,
                                                        chunks_of_buckets(layout_, chunks));
@@ -102,16 +115,34 @@ void DataParallel::make_syncs(const ModelChunks& chunks) {
     gradients_ = std::make_unique<FullGradientSync>(parameters_, layout_, held_ranges_, reducer, overlaps);
   }
   if (parameters_.empty()) return;
+  const ValueGroups holders{.data = groups_.data, .expert = groups_.expert_data};
   if (shards_values(options_.strategy)) {
-    values_ = std::make_unique<UnitValueSync>(parameters_, layout_, held_ranges_, *groups_.data,
-                                              options_.overlap_param_gather);
+    values_ =
+        std::make_unique<UnitValueSync>(parameters_, layout_, held_ranges_, holders, options_.overlap_param_gather);
   } else if (shards_states(options_.strategy)) {
-    values_ = std::make_unique<FlatValueSync>(parameters_, layout_, held_ranges_, *groups_.data,
-                                              options_.overlap_param_gather);
+    values_ =
+        std::make_unique<FlatValueSync>(parameters_, layout_, held_ranges_, holders, options_.overlap_param_gather);
   }
 }
 
-UpdateTarget DataParallel::make_target() const {
+void DataParallel::find_counted() {
+  for (const bool experts : {false, true}) {
+    std::vector<ElementRange> others = model_ranges_.counted_elsewhere;
+    std::erase_if(others, [&](const ElementRange& range) { return is_expert(range.parameter) != experts; });
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      if (is_expert(index) != experts) others.push_back({index, 0, layout_.num_elements_of(index)});
+    }
+    counted_gradients_[experts] = views_without(others, layout_, held_ranges_, gradients_->held());
+  }
+  for (const auto& ranges : model_ranges_.counted) {
+    for (const ElementRange& range : ranges) {
+      num_counted_[is_expert(range.parameter)] +=
+          fragment_of(layout_, held_ranges_, range.parameter, range.begin, range.end - range.begin).num_elements;
+    }
+  }
+}
+
+UpdateTarget DataParallel::make_target(const std::vector<config::LrScale>& lr_scales) const {
   const auto& gradients = gradients_->held();
   const at::Device device = gradients.empty() ? at::Device(at::kCPU) : gradients.front().device();
   UpdateTarget target{{}, num_elements(held_ranges_), device};
@@ -125,8 +156,10 @@ UpdateTarget DataParallel::make_target() const {
     target.slots.push_back(
         {.parameter = index,
          .name = parameters_[index]->name,
+         .piece = first_piece(*parameters_[index]),
          .first_element = part.first_element,
          .decays = parameters_[index]->weight_decay,
+         .learning_rate_scale = learning_rate_scale(*parameters_[index], lr_scales),
          .value = values_ == nullptr ? parameters_[index]->data.detach() : held_view(values_->held()),
          .gradient = held_view(gradients_->held()),
          .offset = held_ranges_[part.range].offset + part.offset_in_range});
@@ -172,7 +205,7 @@ void DataParallel::begin_pass(std::size_t chunk) {
 }
 
 void DataParallel::finish_gradients() {
-  if (groups_.data == nullptr && shared_sums_.empty()) return;
+  if (is_alone() && shared_sums_.empty()) return;
   const at::NoGradGuard no_grad;
   {
     PHAROS_SPAN(span, lens::Group::kCommunication, "megatron.grad_sync.start");
@@ -183,26 +216,39 @@ void DataParallel::finish_gradients() {
   for (const SharedSum& sum : shared_sums_) sum_together(*sum.group, sum.gradients, sum.purpose);
 }
 
-std::vector<double> DataParallel::sum_over_model(std::vector<double> values, const char* what) const {
-  // Data-parallel ranks first: their tensor groups then add the same numbers in the same order.
-  comm::Group* const shards = shards_states(options_.strategy) ? groups_.data : nullptr;
-  for (comm::Group* group : {shards, groups_.tensor, groups_.pipeline}) {
-    if (group != nullptr) values = group->reduce_values(std::move(values), comm::ReduceOp::kSum, {what});
+std::vector<double> DataParallel::sum_over_model(ByKind values, const char* what) const {
+  const auto reduce = [&](std::vector<double>& numbers, comm::Group* group) {
+    if (group != nullptr) numbers = group->reduce_values(std::move(numbers), comm::ReduceOp::kSum, {what});
+  };
+  // The ranks of a sharded state first: those of a model then add the same numbers in the same order.
+  auto& [sums, experts] = values;
+  const bool is_sharded = shards_states(options_.strategy);
+  reduce(sums, is_sharded ? groups_.data : nullptr);
+  reduce(sums, groups_.tensor);
+  if (has_experts_) {
+    reduce(experts, is_sharded ? groups_.expert_data : nullptr);
+    reduce(experts, groups_.expert_model);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += experts[i];
   }
-  return values;
+  reduce(sums, groups_.pipeline);
+  return sums;
 }
 
 GradientTotals DataParallel::totals() const {
-  double squares = 0;
-  double zeros = 0;
-  for (const at::Tensor& gradients : counted_gradients_) squares += sum_of_squares(gradients);
-  if (optimizer_->options().count_zeros) {
-    zeros = static_cast<double>(num_counted_);
-    for (const at::Tensor& gradients : counted_gradients_) zeros -= static_cast<double>(num_nonzero(gradients));
+  const bool counts_zeros = optimizer_->options().count_zeros;
+  ByKind values;
+  for (const bool experts : {false, true}) {
+    double squares = 0;
+    std::int64_t zeros = num_counted_[experts];
+    for (const at::Tensor& gradients : counted_gradients_[experts]) {
+      squares += sum_of_squares(gradients);
+      if (counts_zeros) zeros -= num_nonzero(gradients);
+    }
+    values[experts] = {squares * factor_ * factor_, static_cast<double>(zeros)};
   }
-  const auto sums = sum_over_model({squares * factor_ * factor_, zeros}, "gradient norm");
+  const auto sums = sum_over_model(std::move(values), "gradient norm");
   GradientTotals totals{.sum_of_squares = sums[0], .num_zeros = {}, .factor = factor_};
-  if (optimizer_->options().count_zeros) totals.num_zeros = std::llround(sums[1]);
+  if (counts_zeros) totals.num_zeros = std::llround(sums[1]);
   return totals;
 }
 
@@ -215,14 +261,14 @@ StepResult DataParallel::step(double learning_rate, double weight_decay) {
 
 double DataParallel::params_norm() {
   const at::NoGradGuard no_grad;
-  double squares = 0;
+  ByKind squares{std::vector<double>{0}, {0}};
   for (const UpdateSlot& slot : optimizer_->target().slots) {
     for (const at::Tensor& values :
          views_without(model_ranges_.counted_elsewhere, slot.parameter, slot.first_element, slot.value)) {
-      squares += sum_of_squares(values.to(at::kFloat).contiguous());
+      squares[is_expert(slot.parameter)][0] += sum_of_squares(values.to(at::kFloat).contiguous());
     }
   }
-  return std::sqrt(sum_over_model({squares}, "parameter norm")[0]);
+  return std::sqrt(sum_over_model(std::move(squares), "parameter norm")[0]);
 }
 
 std::vector<std::string> DataParallel::non_finite_parameters() const {
@@ -235,16 +281,26 @@ std::vector<std::string> DataParallel::non_finite_parameters() const {
 
 void DataParallel::for_each_value(const ValueVisitor& visit) {
   settle_values();
-  if (holds_whole_values()) {
-    for (std::size_t index = 0; index < parameters_.size(); ++index) visit(index, parameters_[index]->data.detach(), 0);
-    return;
+  for (std::size_t index = 0; index < all_parameters_.size(); ++index) {
+    if (holds_whole_values(index)) visit(index, all_parameters_[index]->data.detach(), 0);
   }
-  for (const UpdateSlot& slot : optimizer_->target().slots) visit(slot.parameter, slot.value, slot.first_element);
+  if (!shards_values(options_.strategy)) return;
+  for (const UpdateSlot& slot : optimizer_->target().slots)
+    visit(numbers_[slot.parameter], slot.value, slot.first_element);
+}
+
+void DataParallel::for_each_state(const StateVisitor& visit) {
+  optimizer_->for_each_state(
+      [&](std::size_t parameter, std::string_view name, const at::Tensor& tensor, std::int64_t first_element) {
+        visit(numbers_[parameter], name, tensor, first_element);
+      });
 }
 
 nlohmann::json DataParallel::save_scalars() const { return optimizer_->save_scalars(); }
 
-void DataParallel::restore_scalars(const nlohmann::json& state) { optimizer_->restore_scalars(state); }
+void DataParallel::restore_scalars(const nlohmann::json& state, const std::set<std::string>& newly_trained) {
+  optimizer_->restore_scalars(state, newly_trained);
+}
 
 void DataParallel::copy_data_to_main() {
   settle_values();

@@ -8,34 +8,39 @@
 #include "pharos/base/error.h"
 
 namespace pharos::optim {
-BucketReducer::BucketReducer(comm::Group* group, const DataParallelOptions& options, at::ScalarType type)
-    : group_(group),
-      type_(options.reduce_in_fp32 || group == nullptr ? at::kFloat : type),
+BucketReducer::BucketReducer(comm::Group* group, const DataParallelOptions& options, at::ScalarType type,
+                             comm::Group* expert_group)
+    : lanes_{Lane{.group = group}, Lane{.group = expert_group}},
+      type_(options.reduce_in_fp32 || (group == nullptr && expert_group == nullptr) ? at::kFloat : type),
       scatters_(shards_states(options.strategy)) {
-  if (group_ == nullptr || !options.averages) return;
+  if (group == nullptr || !options.averages) return;
+  const double share = 1.0 / static_cast<double>(group->size());
+  auto& [dense, expert] = lanes_;
   if (options.average_in_collective) {
-    op_ = comm::ReduceOp::kAverage;
+    dense.op = comm::ReduceOp::kAverage;
+    expert.factor = share;
+  } else if (type_ == at::kFloat) {
+    remaining_factor_ = share;
   } else {
-    factor_ = 1.0 / static_cast<double>(group_->size());
+    dense.factor = expert.factor = share;  // before it is rounded: a sum of fp16 gradients could overflow
   }
 }
 
-BucketReducer::Reduction BucketReducer::start(const at::Tensor& bucket, std::size_t index) const {
+BucketReducer::Reduction BucketReducer::start(const at::Tensor& bucket, std::size_t index, bool is_expert) const {
+  const Lane& lane = lanes_[is_expert];
+  if (lane.factor != 1) bucket.mul_(lane.factor);
   Reduction reduction;
-  reduction.buffer = bucket;
-  if (is_copying()) {
-    // Scaled before it is rounded: a sum of fp16 gradients could overflow.
-    reduction.buffer = (factor_ == 1 ? bucket : bucket.mul_(factor_)).to(type_);
-  }
+  reduction.buffer = lane.group == nullptr ? bucket : bucket.to(type_);
   reduction.result = reduction.buffer;
-  if (group_ == nullptr) return reduction;
-  const comm::Purpose purpose{"gradient bucket", static_cast<std::int64_t>(index)};
+  if (lane.group == nullptr) return reduction;
+  const comm::Purpose purpose{is_expert ? "gradient bucket of experts" : "gradient bucket",
+                              static_cast<std::int64_t>(index)};
   if (scatters_) {
-    const std::int64_t length = bucket.numel() / group_->size();
-    reduction.result = reduction.buffer.narrow(0, group_->rank() * length, length);
-    reduction.work = group_->reduce_scatter(reduction.result, reduction.buffer, op_, purpose);
+    const std::int64_t length = bucket.numel() / lane.group->size();
+    reduction.result = reduction.buffer.narrow(0, lane.group->rank() * length, length);
+    reduction.work = lane.group->reduce_scatter(reduction.result, reduction.buffer, lane.op, purpose);
   } else {
-    reduction.work = group_->all_reduce(reduction.buffer, op_, purpose);
+    reduction.work = lane.group->all_reduce(reduction.buffer, lane.op, purpose);
   }
   return reduction;
 }
@@ -67,7 +72,8 @@ void FullGradientSync::after_gradient(std::size_t parameter) {
 
 void FullGradientSync::start_next() {
   const std::size_t bucket = next_bucket_++;
-  reductions_.push_back(reducer_.start(buffer_.bucket_view(buffer_.buckets()[bucket]), bucket));
+  const Bucket& range = buffer_.buckets()[bucket];
+  reductions_.push_back(reducer_.start(buffer_.bucket_view(range), bucket, range.is_expert));
 }
 
 void FullGradientSync::start_remaining() {
@@ -78,7 +84,7 @@ void FullGradientSync::finish() {
   for (std::size_t bucket = 0; bucket < reductions_.size(); ++bucket) {
     BucketReducer::Reduction& reduction = reductions_[bucket];
     reduction.work.wait();
-    if (!reducer_.is_copying()) continue;
+    if (reduction.buffer.scalar_type() == at::kFloat) continue;
     const bool is_whole = reduction.result.numel() == reduction.buffer.numel();
     (is_whole ? buffer_.bucket_view(buffer_.buckets()[bucket]) : held_[bucket]).copy_(reduction.result);
     reduction = {};
@@ -180,7 +186,7 @@ void ShardedGradientSync::start(std::size_t bucket) {
   if (!buffer.defined()) buffer = at::zeros({range.end - range.begin}, shard_.options());  // others may have gradients
   for (const std::size_t index : range.parameters) parameters_[index]->main_grad.reset();
   in_flight_ = bucket;
-  reduction_ = reducer_.start(buffer, bucket);
+  reduction_ = reducer_.start(buffer, bucket, range.is_expert);
   if (!overlaps_) finish();
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,30 +16,37 @@
 
 namespace pharos::optim {
 
-/// Reduces buckets over a data-parallel group, or does nothing for a group of one.
+/// Reduces buckets over a data-parallel group, those of experts over `expert_group`, or does nothing for a group of
+/// one.
 class BucketReducer {
  public:
-  /// Reduces in `type`: fp32, or narrower with a copy. `group` null: one rank.
-  BucketReducer(comm::Group* group, const DataParallelOptions& options, at::ScalarType type);
+  /// Reduces in `type`: fp32, or narrower with a copy. A group that is null: one rank. Averages are those over the
+  /// ranks of `group`, also of experts: the ranks of expert_group have seen the tokens of all of them.
+  BucketReducer(comm::Group* group, const DataParallelOptions& options, at::ScalarType type,
+                comm::Group* expert_group = nullptr);
 
   struct Reduction {
     comm::Work work;
-    at::Tensor buffer;  ///< what is sent, kept until the work is done
+    at::Tensor buffer;  ///< what is sent, kept until the work is done: the bucket itself, or a narrower copy
     at::Tensor result;  ///< in the reduction's type: the sum, or this rank's part of it; part of `buffer`
   };
   /// `bucket`: fp32, flat; untouched until the work is done. It may be overwritten.
-  Reduction start(const at::Tensor& bucket, std::size_t index) const;
+  Reduction start(const at::Tensor& bucket, std::size_t index, bool is_expert = false) const;
 
-  bool is_copying() const { return type_ != at::kFloat; }
   /// What the results still have to be multiplied with: averaging in fp32 costs no pass over the gradients.
-  double remaining_factor() const { return is_copying() ? 1.0 : factor_; }
+  double remaining_factor() const { return remaining_factor_; }
 
  private:
-  comm::Group* group_;
+  /// How buckets of one kind are reduced.
+  struct Lane {
+    comm::Group* group = nullptr;
+    comm::ReduceOp op = comm::ReduceOp::kSum;
+    double factor = 1;  ///< on what is sent
+  };
+  std::array<Lane, 2> lanes_;  ///< [is expert]
   at::ScalarType type_;
-  comm::ReduceOp op_ = comm::ReduceOp::kSum;
   bool scatters_ = false;
-  double factor_ = 1.0;
+  double remaining_factor_ = 1;
 };
 
 class GradientSync {

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "pharos/base/error.h"
 
@@ -25,12 +26,19 @@ std::vector<ElementRange> piece_ranges(std::size_t number, const tensor::Paramet
   return ranges;
 }
 
-/// How many neighbouring tensor-parallel ranks hold the same part of a piece.
-std::int64_t num_copies(const tensor::Piece& piece, std::int64_t tensor_size) {
+/// How many neighbouring ranks along `dim` hold the same part of a piece.
+std::int64_t num_copies(const tensor::Piece& piece, comm::MeshDim dim, const comm::Mesh& mesh) {
   for (const tensor::Split& split : piece.splits) {
-    if (split.dim == comm::MeshDim::kTensor) return split.replicas;
+    if (split.dim == dim) return split.replicas;
   }
-  return tensor_size;
+  return mesh.size(dim);
+}
+
+/// Whether `rank` is the first of those that hold the same part of an expert's piece of one model.
+bool is_first_holder(const tensor::Piece& piece, const comm::Mesh& mesh, std::int64_t rank) {
+  constexpr comm::MeshDim kDims[] = {comm::MeshDim::kExpertTensor, comm::MeshDim::kExpert};
+  return std::all_of(std::begin(kDims), std::end(kDims),
+                     [&](comm::MeshDim dim) { return mesh.coordinate(rank, dim) % num_copies(piece, dim, mesh) == 0; });
 }
 
 bool is_split(const tensor::Piece& piece) {
@@ -65,6 +73,15 @@ ModelRanges model_ranges(const std::vector<tensor::Parameter*>& parameters, cons
   result.counted.resize(parameters.size());
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     const tensor::Parameter& parameter = *parameters[index];
+    if (tensor::is_expert(parameter)) {
+      PHAROS_CHECK(!parameter.sum_gradient_over_tensor, parameter.name + ": each rank has an expert's whole gradient");
+      for (std::size_t piece = 0; piece < parameter.pieces.size(); ++piece) {
+        const bool is_counted = is_first_holder(parameter.pieces[piece], mesh, rank);
+        append(is_counted ? result.counted[index] : result.counted_elsewhere,
+               piece_ranges(index, parameter, piece, mesh, rank));
+      }
+      continue;
+    }
     const auto classify = [&](const std::vector<ElementRange>& ranges, std::int64_t copies, bool is_summed) {
       const bool is_counted = parameter.tie != tensor::Parameter::Tie::kCopy && coordinate % copies == 0;
       append(is_counted ? result.counted[index] : result.counted_elsewhere, ranges);
@@ -74,7 +91,8 @@ ModelRanges model_ranges(const std::vector<tensor::Parameter*>& parameters, cons
       classify({{index, 0, parameter.data.numel()}}, tensor_size, parameter.sum_gradient_over_tensor);
     }
     for (std::size_t piece = 0; piece < parameter.pieces.size(); ++piece) {
-      classify(piece_ranges(index, parameter, piece, mesh, rank), num_copies(parameter.pieces[piece], tensor_size),
+      classify(piece_ranges(index, parameter, piece, mesh, rank),
+               num_copies(parameter.pieces[piece], comm::MeshDim::kTensor, mesh),
                parameter.sum_gradient_over_tensor || is_split(parameter.pieces[piece]));
     }
   }

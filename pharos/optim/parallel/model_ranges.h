@@ -34,7 +34,7 @@ struct ModelRanges {
 
 /// A piece that no tensor-parallel split divides is counted at tensor coordinate 0, one that `replicas` neighbours hold
 /// at the first of them, a tied copy nowhere: over tensor-parallel and pipeline ranks every element of the logical
-/// model is counted once.
+/// model is counted once. Pieces of experts likewise, over expert, expert-tensor-parallel and pipeline ranks.
 ModelRanges model_ranges(const std::vector<tensor::Parameter*>& parameters, const comm::Mesh& mesh, std::int64_t rank);
 
 /// What a rank holds of `range`: a view into `held`, which has one tensor per held range; undefined if nothing.

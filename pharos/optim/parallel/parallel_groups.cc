@@ -19,6 +19,13 @@ ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh,
                                                  : group_along({MeshDim::kData});
   groups.tensor = group_along({MeshDim::kTensor});
   groups.pipeline = group_along({MeshDim::kPipeline});
+  const bool has_experts = std::any_of(parameters.begin(), parameters.end(), [](const tensor::Parameter* parameter) {
+    return tensor::is_expert(*parameter);
+  });
+  if (has_experts) {  // ranks of a stage have the same layers, so that all members of these groups come here
+    groups.expert_data = group_along({MeshDim::kExpertData});
+    groups.expert_model = group_along({MeshDim::kExpertTensor, MeshDim::kExpert});
+  }
   const std::vector<std::int64_t> ranks = mesh.group(world.rank(), {MeshDim::kTensor});
   for (const auto& [copies, ranges] : model_ranges(parameters, mesh, world.rank()).summed) {
     if (copies == mesh.size(MeshDim::kTensor)) {

@@ -13,10 +13,12 @@ namespace pharos::optim {
 
 /// Null: this rank alone.
 struct ParallelGroups {
-  comm::Group* data = nullptr;      ///< replicas of the model: gradients are reduced, states are sharded over them
-  comm::Group* tensor = nullptr;    ///< ranks between which layers are split
-  comm::Group* pipeline = nullptr;  ///< stages
-  comm::Group* tied = nullptr;      ///< the two pipeline ranks that hold tied weights, see Parameter::tie
+  comm::Group* data = nullptr;          ///< replicas of the model: gradients are reduced, states are sharded over them
+  comm::Group* tensor = nullptr;        ///< ranks between which layers are split
+  comm::Group* pipeline = nullptr;      ///< stages
+  comm::Group* tied = nullptr;          ///< the two pipeline ranks that hold tied weights, see Parameter::tie
+  comm::Group* expert_data = nullptr;   ///< replicas of the experts ("edp")
+  comm::Group* expert_model = nullptr;  ///< ranks between which experts are split: ETP × EP ("etp-ep")
   /// Neighbouring tensor-parallel ranks that share values whose gradients are summed, by their number.
   std::map<int, comm::Group*> sharing_tensor;
 };
@@ -28,8 +30,9 @@ struct PipelineEnds {
 };
 
 /// The groups of this rank along data × context ("dp", with context parallelism "dp-cp"), tensor ("tp") and pipeline
-/// ("pp") dimensions that have several ranks, "tp-replicas-N" where pieces of `parameters` are held N times, and "tied"
-/// of the two `ends` of the pipeline where one of `parameters` has a Parameter::tie. Every rank must call it.
+/// ("pp") dimensions that have several ranks, "tp-replicas-N" where pieces of `parameters` are held N times, "tied" of
+/// the two `ends` of the pipeline where one of `parameters` has a Parameter::tie, and with experts "edp" and "etp-ep",
+/// which lie within a stage. Every rank must call it.
 ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh,
                                const std::vector<tensor::Parameter*>& parameters, const PipelineEnds& ends = {});
 

@@ -34,8 +34,16 @@ std::vector<tensor::Parameter*> all_parameters(const ModelChunks& chunks) {
   return all;
 }
 
+ModelChunks trainable_parameters(const ModelChunks& chunks) {
+  ModelChunks trainable = chunks;
+  for (auto& chunk : trainable) {
+    std::erase_if(chunk, [](const tensor::Parameter* parameter) { return !parameter->trainable; });
+  }
+  return trainable;
+}
+
 FlatLayout data_parallel_layout(const ModelChunks& chunks, const DataParallelOptions& options,
-                                std::int64_t data_parallel_size) {
+                                std::int64_t data_parallel_size, std::int64_t expert_data_parallel_size) {
   const std::vector<tensor::Parameter*> parameters = all_parameters(chunks);
   LayoutOptions layout;
   std::size_t begin = 0;
@@ -43,7 +51,10 @@ FlatLayout data_parallel_layout(const ModelChunks& chunks, const DataParallelOpt
     layout.chunks.push_back(begin);
     begin += chunk.size();
   }
-  if (shards_states(options.strategy)) layout.num_shards = data_parallel_size;
+  if (shards_states(options.strategy)) {
+    layout.num_shards = data_parallel_size;
+    layout.num_expert_shards = expert_data_parallel_size;
+  }
   if (options.bucket_size) {
     layout.bucket_size = *options.bucket_size;
   } else if (options.num_buckets) {

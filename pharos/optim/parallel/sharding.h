@@ -17,6 +17,9 @@ using ModelChunks = std::vector<std::vector<tensor::Parameter*>>;
 /// All of them, one chunk after the other: the parameters by number.
 std::vector<tensor::Parameter*> all_parameters(const ModelChunks& chunks);
 
+/// Those with gradients (Parameter::trainable).
+ModelChunks trainable_parameters(const ModelChunks& chunks);
+
 struct DataParallelOptions {
   config::ShardingStrategy strategy = config::ShardingStrategy::kNoShard;
   bool overlap_grad_reduce = false;   ///< reduce a bucket as soon as its gradients are complete
@@ -45,8 +48,8 @@ constexpr bool shards_values(config::ShardingStrategy strategy) {
 /// Buckets of bucket_size elements, or num_buckets of about the same size, where given. Else along the layers where
 /// gradients are sharded; of max(40 million, 1 million × data-parallel size) elements where their reduction overlaps
 /// the backward pass; and one without overlap (bridge-config.md 1.11). In any case no bucket has parameters of two
-/// model chunks, and tied ones have their own.
+/// model chunks, tied ones have their own, and experts are apart from the others.
 FlatLayout data_parallel_layout(const ModelChunks& chunks, const DataParallelOptions& options,
-                                std::int64_t data_parallel_size);
+                                std::int64_t data_parallel_size, std::int64_t expert_data_parallel_size = 1);
 
 }  // namespace pharos::optim

@@ -59,7 +59,7 @@ TEST(DataParallelLayout, ShardsDivideEveryBucket) {
         data_parallel_layout({model.all()}, {.strategy = ShardingStrategy::kOptimGradsParams}, size);
     at::Tensor holders = at::zeros({layout.num_elements}, at::kInt);
     for (std::int64_t shard = 0; shard < size; ++shard) {
-      const auto ranges = shard_ranges(layout, size, shard);
+      const auto ranges = shard_ranges(layout, {size, shard});
       EXPECT_EQ(num_elements(ranges) * size, layout.num_elements);
       for (const HeldRange& range : ranges) {
         EXPECT_EQ(range.begin % kFlatAlignment, 0);

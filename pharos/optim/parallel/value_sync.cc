@@ -44,8 +44,8 @@ void free_storage(at::Tensor& buffer) {
 }  // namespace
 
 FlatValueSync::FlatValueSync(std::vector<tensor::Parameter*> parameters, const FlatLayout& layout,
-                             const std::vector<HeldRange>& held_ranges, comm::Group& group, bool overlaps)
-    : layout_(layout), group_(group), overlaps_(overlaps), works_(layout.buckets.size()) {
+                             const std::vector<HeldRange>& held_ranges, ValueGroups groups, bool overlaps)
+    : layout_(layout), groups_(groups), overlaps_(overlaps), works_(layout.buckets.size()) {
   const PlainTensors plain;
   flat_ = empty_like_data(parameters, layout.num_elements);
   for (std::size_t index = 0; index < parameters.size(); ++index) {
@@ -62,8 +62,9 @@ void FlatValueSync::values_changed() {
   // The last bucket has the first parameters: the order in which the next forward pass wants them.
   for (std::size_t bucket = layout_.buckets.size(); bucket-- > 0;) {
     const Bucket& range = layout_.buckets[bucket];
-    works_[bucket] = group_.all_gather(flat_.narrow(0, range.begin, range.end - range.begin), held_[bucket],
-                                       {"parameter bucket", static_cast<std::int64_t>(bucket)});
+    if (groups_.of(range) == nullptr) continue;
+    works_[bucket] = groups_.of(range)->all_gather(flat_.narrow(0, range.begin, range.end - range.begin), held_[bucket],
+                                                   {"parameter bucket", static_cast<std::int64_t>(bucket)});
   }
   if (!overlaps_) settle();
 }
@@ -75,10 +76,10 @@ void FlatValueSync::settle() {
 std::int64_t FlatValueSync::resident_bytes() const { return static_cast<std::int64_t>(flat_.nbytes()); }
 
 UnitValueSync::UnitValueSync(std::vector<tensor::Parameter*> parameters, const FlatLayout& layout,
-                             const std::vector<HeldRange>& held_ranges, comm::Group& group, bool prefetches)
+                             const std::vector<HeldRange>& held_ranges, ValueGroups groups, bool prefetches)
     : parameters_(std::move(parameters)),
       layout_(layout),
-      group_(group),
+      groups_(groups),
       prefetches_(prefetches),
       units_(layout.buckets.size()) {
   const PlainTensors plain;
@@ -95,45 +96,50 @@ UnitValueSync::UnitValueSync(std::vector<tensor::Parameter*> parameters, const F
     absent_.push_back(at::empty(data.sizes(), data.options().device(at::kMeta)).requires_grad_(data.requires_grad()));
     data = absent_.back();
   }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    turns_[layout.buckets[unit].is_expert].units.push_back(unit);
+    if (groups_.of(layout.buckets[unit]) == nullptr) bind(unit, held_[unit]);
+  }
 }
 
-void UnitValueSync::enter(std::size_t unit) {
+void UnitValueSync::enter(Turn& turn, std::size_t unit) {
   const PlainTensors plain;
-  if (previous_ != kNone) followed_by_[{previous_, current_}] = unit;
-  if (ahead_ != kNone && ahead_ != unit) release(ahead_);
-  if (current_ != kNone) release(current_);
+  if (turn.previous != kNone) turn.followed_by[{turn.previous, turn.current}] = unit;
+  if (turn.ahead != kNone && turn.ahead != unit) release(turn.ahead);
+  if (turn.current != kNone) release(turn.current);
   if (!units_[unit].buffer.defined()) start_gather(unit);
-  previous_ = current_;
-  current_ = unit;
-  ahead_ = kNone;
+  turn.previous = turn.current;
+  turn.current = unit;
+  turn.ahead = kNone;
   units_[unit].work.wait();
-  bind(unit);
+  bind(unit, units_[unit].buffer);
   if (!prefetches_) return;
-  ahead_ = successor();
-  if (ahead_ != kNone) start_gather(ahead_);
+  turn.ahead = successor(turn);
+  if (turn.ahead != kNone) start_gather(turn.ahead);
 }
 
-std::size_t UnitValueSync::successor() const {
-  const auto known = followed_by_.find({previous_, current_});
-  if (known != followed_by_.end()) return known->second;
+std::size_t UnitValueSync::successor(const Turn& turn) {
+  const auto known = turn.followed_by.find({turn.previous, turn.current});
+  if (known != turn.followed_by.end()) return known->second;
   // Never been here: on in the same direction. Forward, from the last bucket to the first, to begin with.
-  const bool is_forward = previous_ == kNone || previous_ > current_;
-  if (is_forward) return current_ == 0 ? kNone : current_ - 1;
-  return current_ + 1 == units_.size() ? kNone : current_ + 1;
+  const bool is_forward = turn.previous == kNone || turn.previous > turn.current;
+  const auto place = std::find(turn.units.begin(), turn.units.end(), turn.current);
+  if (is_forward) return place == turn.units.begin() ? kNone : *(place - 1);
+  return place + 1 == turn.units.end() ? kNone : *(place + 1);
 }
 
 void UnitValueSync::start_gather(std::size_t unit) {
   const Bucket& range = layout_.buckets[unit];
   units_[unit].buffer = at::empty({range.end - range.begin}, shard_.options());
-  units_[unit].work =
-      group_.all_gather(units_[unit].buffer, held_[unit], {"parameter unit", static_cast<std::int64_t>(unit)});
+  units_[unit].work = groups_.of(range)->all_gather(units_[unit].buffer, held_[unit],
+                                                    {"parameter unit", static_cast<std::int64_t>(unit)});
 }
 
-void UnitValueSync::bind(std::size_t unit) {
+void UnitValueSync::bind(std::size_t unit, const at::Tensor& flat) {
   const Bucket& range = layout_.buckets[unit];
   for (const std::size_t index : range.parameters) {
-    parameters_[index]->data = data_view(units_[unit].buffer, layout_.offsets[index] - range.begin, layout_, index,
-                                         absent_[index].requires_grad());
+    parameters_[index]->data =
+        data_view(flat, layout_.offsets[index] - range.begin, layout_, index, absent_[index].requires_grad());
   }
 }
 
@@ -145,10 +151,12 @@ void UnitValueSync::release(std::size_t unit) {
 
 void UnitValueSync::settle() {
   const PlainTensors plain;
-  for (const std::size_t unit : {current_, ahead_}) {
-    if (unit != kNone) release(unit);
+  for (Turn& turn : turns_) {
+    for (const std::size_t unit : {turn.current, turn.ahead}) {
+      if (unit != kNone) release(unit);
+    }
+    turn.previous = turn.current = turn.ahead = kNone;
   }
-  previous_ = current_ = ahead_ = kNone;
 }
 
 std::int64_t UnitValueSync::resident_bytes() const {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "pharos/base/error.h"
-#include "pharos/config/batch_schedule.h"
+#include "pharos/config/grammar/batch_schedule.h"
 
 namespace pharos::optim {
 namespace {

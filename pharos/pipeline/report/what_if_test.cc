@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "pharos/config/pipeline_layout.h"
+#include "pharos/config/grammar/pipeline_layout.h"
 #include "pharos/pipeline/report/test_measured.h"
 
 namespace pharos::pipeline {

@@ -3,6 +3,7 @@
 // Of a collective over N ranks with a whole of V bytes a rank sends, and receives as many, with rings or with parts
 // sent straight to their owners:
 //     all-gather, reduce-scatter   (N - 1) / N × V
+//     all-to-all of V bytes sent   (N - 1) / N × V
 //     all-reduce                   2 (N - 1) / N × V
 // G, W: bytes of a rank's gradients and weights; M: microbatches of a step; S = batch × tokens × hidden of a
 // microbatch.
@@ -19,6 +20,11 @@
 // embedding forward, output layer backward, each as above; the loss: 3 fp32 numbers a token all-reduced.
 // Context parallel, a layer and microbatch: keys and values K of the whole sequences gathered in each pass (also in a
 // pass that is recomputed), their fp32 gradients reduce-scattered. A ring sends as much, a block at a time.
+// Multi-latent attention gathers latents instead of the stream, and adds up the gradients of latents.
+// Experts, a layer and microbatch, with as many tokens each: dispatcher alltoall 4 × all-to-all of topk rows a token
+// (forward and backward, there and back) and over ETP ranks as many gathers or reduce-scatters; allgather 2 ×
+// all-gather and 2 × reduce-scatter of the stream over ETP × EP; flex 4 × all-to-all of one row for each rank that a
+// token has experts on. Their data parallelism as above, over the expert-data-parallel ranks.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +38,10 @@
 namespace pharos::plan {
 
 struct CommunicationPart {
-  std::string dimension;  ///< name of the groups: "dp", "dp-cp", "tp", "cp"
+  std::string dimension;  ///< name of the groups: "dp", "dp-cp", "edp", "tp", "cp", "ep", "etp", "etp-ep"
   std::int64_t ranks = 1;
   std::string purpose;     ///< "gradients", "weights", "layers", …
-  std::string operation;   ///< "all_reduce", "all_gather", "reduce_scatter"
+  std::string operation;   ///< "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
   double calls = 0;        ///< a step; of wholes, however they are cut into buckets
   double whole_bytes = 0;  ///< V
   /// Sent by one rank in a step; as many are received.
@@ -48,7 +54,7 @@ struct CommunicationPlan {
   double bytes() const;  ///< a step
 };
 
-/// Without evaluation, pipeline transfers, and what experts exchange.
+/// Without evaluation and pipeline transfers.
 CommunicationPlan plan_communication(const config::RunConfig& config, const comm::Mesh& mesh,
                                      const ParameterPlan& parameters, std::int64_t num_microbatches);
 

@@ -18,4 +18,10 @@ Sharding sharding_of(const config::RunConfig& config, const comm::Mesh& mesh) {
   return sharding;
 }
 
+Sharding expert_sharding_of(const config::RunConfig& config, const comm::Mesh& mesh) {
+  Sharding sharding = sharding_of(config, mesh);
+  sharding.ranks = mesh.size(comm::MeshDim::kExpertData);
+  return sharding;
+}
+
 }  // namespace pharos::plan

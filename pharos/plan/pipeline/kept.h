@@ -21,22 +21,28 @@ struct RecomputePlan {
 
 RecomputePlan recompute_plan(const config::ModelConfig& model);
 
-/// Work put off until the weight gradient holds, of each linear layer, the input and the gradient of the output
-/// (nn::WeightGradientQueue).
+/// Work of a layer put off until the weight gradient holds, of each linear layer, the input and the gradient of the
+/// output (nn::WeightGradientQueue).
 struct Deferred {
-  double attention = 0;  ///< of a layer
-  double mlp = 0;        ///< of a layer
-  double head = 0;       ///< the output layer's input
-  double logits = 0;     ///< their gradient
+  double attention = 0;
+  double mlp = 0;
   double layer() const { return attention + mlp; }
 };
 
-/// All zero unless `defers`: the schedule has weight gradients of their own.
-Deferred deferred_work(const config::ModelConfig& model, const LayerShape& shape, bool defers);
+/// All zero unless `defers`: the schedule has weight gradients of their own. `layer` as in kept_by_layer().
+Deferred deferred_by_layer(const config::ModelConfig& model, const LayerShape& shape, std::int64_t layer, bool defers);
+
+/// The same of the output layer, and of multi-token prediction.
+struct DeferredHead {
+  double inputs = 0;
+  double logits = 0;  ///< their gradient
+};
+
+DeferredHead deferred_by_head(const config::ModelConfig& model, const LayerShape& shape, bool defers);
 
 struct KeptByStage {
   double layers = 0;  ///< from the forward to the backward
-  double head = 0;    ///< likewise: input and output of the last norm
+  double head = 0;    ///< likewise: input and output of the last norm, multi-token prediction
   double logits = 0;  ///< likewise: log-probabilities
   /// Most bytes alive when a unit is recomputed: what the units up to it keep, the unit, and what those behind it,
   /// which have been through their backward pass, put off. 0 without recomputation.
@@ -50,7 +56,6 @@ struct KeptByStage {
   double until_weight() const { return deferred_layers + deferred_head + deferred_logits; }
 };
 
-/// For a model whose layers pharos::model declares.
 KeptByStage kept_by_stage(const config::ModelConfig& model, const LayerShape& shape, const ModelChunk& chunk,
                           bool defers);
 

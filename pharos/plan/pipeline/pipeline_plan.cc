@@ -152,8 +152,10 @@ std::optional<BetterLayout> find_better_layout(const ResolvedConfig& resolved, c
   BetterLayout better{.arguments = split->arguments, .span = split->span, .bubble = split->bubble};
   ResolvedConfig changed = resolved;
   ModelConfig& model = changed.config.model;
-  const std::size_t quote = split->arguments.find('"') + 1;  // 'model.pipeline_model_parallel_layout="Et*2|t*2L"'
-  model.pipeline_model_parallel_layout = split->arguments.substr(quote, split->arguments.rfind('"') - quote);
+  const std::size_t quote = better.arguments.find('"') + 1;  // 'model.pipeline_model_parallel_layout="Et*2|t*2L"'
+  better.arguments.insert(better.arguments.find('L', quote),
+                          std::string(static_cast<std::size_t>(model.mtp_num_layers.value_or(0)), 'm'));
+  model.pipeline_model_parallel_layout = better.arguments.substr(quote, better.arguments.rfind('"') - quote);
   const auto clear = [&](auto& field, const char* name, const char* value) {
     if (!field) return;
     field = {};

@@ -9,7 +9,7 @@
 #include "pharos/model/flops.h"
 #include "pharos/pipeline/report/measured_file.h"
 #include "pharos/pipeline/report/measured_timeline.h"
-#include "pharos/plan/parameters.h"
+#include "pharos/plan/layers/common.h"
 #include "pharos/plan/pipeline/kept.h"
 
 namespace pharos::plan {
@@ -36,10 +36,12 @@ struct Operations {
 
 Operations operations_of(const ModelConfig& model, const ModelChunk& chunk) {
   const RecomputePlan recompute = recompute_plan(model);
+  const bool mlp_again = recomputes(model, "mlp") || recomputes(model, "moe");
   Operations sum;
   for (std::int64_t i = 0; i < chunk.num_layers; ++i) {
     const model::ForwardFlops flops = model::layer_forward_flops(model, chunk.first_layer + i);
     double recomputed = recomputes_core_attention(model) ? flops.attention : 0;
+    if (mlp_again) recomputed += model::mlp_forward_flops(model, chunk.first_layer + i);
     if (recompute.is_recomputed(i)) recomputed = flops.matrices + flops.attention;
     sum.add(flops, recomputed);
   }
@@ -52,9 +54,7 @@ void add_bytes(PlannedCosts& planned, const RunConfig& config, const std::vector
   pipeline::StageCosts& costs = planned.costs;
   costs.activation_bytes.assign(chunks.size(), 0);
   costs.weight_bytes.assign(chunks.size(), 0);
-  planned.bytes_are_known = is_declared(config.model);
-  if (!planned.bytes_are_known) return;
-  const LayerShape shape = layer_shape(config.model, *config.train.micro_batch_size);
+  const LayerShape shape = layer_shape(config);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const KeptByStage kept = kept_by_stage(config.model, shape, chunks[i], defers);
     costs.activation_bytes[i] = kept.until_backward();
@@ -66,7 +66,7 @@ void add_bytes(PlannedCosts& planned, const RunConfig& config, const std::vector
 
 double boundary_bytes(const RunConfig& config) {
   const ModelConfig& model = config.model;
-  const LayerShape shape = layer_shape(model, *config.train.micro_batch_size);
+  const LayerShape shape = layer_shape(config);
   return shape.stream_tokens() * shape.hidden * size_of(model.pipeline_dtype.value_or(config::compute_dtype(model)));
 }
 

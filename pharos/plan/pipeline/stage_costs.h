@@ -14,9 +14,8 @@ namespace pharos::plan {
 
 struct PlannedCosts {
   pipeline::StageCosts costs;
-  std::string time_unit;        ///< "ms", or "rank times": the mean rank, forward and both gradients of a microbatch
-  std::string source;           ///< where the times come from, for people
-  bool bytes_are_known = true;  ///< false for models that are planned by formula; the bytes are 0 then
+  std::string time_unit;  ///< "ms", or "rank times": the mean rank, forward and both gradients of a microbatch
+  std::string source;     ///< where the times come from, for people
 };
 
 /// Bytes of a tensor that one rank hands to the next stage: its tokens of a microbatch x hidden size, in
@@ -24,9 +23,9 @@ struct PlannedCosts {
 double boundary_bytes(const config::RunConfig& config);
 
 /// Of the stages `chunks` on one rank of the tensor- and context-parallel group: times from the operations of products
-/// of matrices and of attention (model::layer_forward_flops), recomputed layers with a second forward pass; in
-/// milliseconds at logger.peak_tflops_per_device if that is given. Transfers take no time. `defers`: the schedule has
-/// weight gradients of their own.
+/// of matrices and of attention (model::layer_forward_flops; experts with as many tokens each), what is recomputed with
+/// a second forward pass; in milliseconds at logger.peak_tflops_per_device if that is given. Transfers take no time.
+/// `defers`: the schedule has weight gradients of their own.
 PlannedCosts costs_from_flops(const config::RunConfig& config, const std::vector<ModelChunk>& chunks, bool defers);
 
 /// The same with times measured by a run (trace/pipeline_rank_N.jsonl in its folder). UserError when that run had

@@ -45,6 +45,7 @@ void BoardFeed::step(const StepRecord& record, std::optional<double> iteration_s
     scalars.batch_size = record.global_batch_size;
     if (record.skipped_samples > 0) scalars.skipped_train_samples = record.skipped_samples;
     scalars.losses = {{"lm loss", record.loss}};
+    add_routing(scalars, record);
     if (logger.log_loss_scale_to_tensorboard) scalars.loss_scale = record.loss_scale;
     if (logger.log_world_size_to_tensorboard) scalars.world_size = world_size_;
     scalars.grad_norm = record.grad_norm;
@@ -60,6 +61,20 @@ void BoardFeed::step(const StepRecord& record, std::optional<double> iteration_s
     if (is_due && logger.log_timers_to_tensorboard) add_timers(record);
     lens::write_scalars(*file_, scalars);
   });
+}
+
+/// Under their own names of routers (over the iterations alone), like the loss those of multi-token prediction.
+void BoardFeed::add_routing(lens::TrainingScalars& scalars, const StepRecord& record) const {
+  scalars.moe_losses = record.routing.losses;
+  const std::size_t num_routing = record.routing.losses.size();
+  for (std::size_t i = num_routing; i < record.auxiliary_losses.size(); ++i)
+    scalars.losses.push_back(record.auxiliary_losses[i]);
+  if (!config_.model.moe_per_layer_logging) return;
+  for (std::size_t i = 0; i < num_routing; ++i) {
+    std::vector<double> layers;
+    for (const RoutedLayer& layer : record.routing.layers) layers.push_back(layer.losses[i].second);
+    scalars.moe_layer_losses.emplace_back(record.routing.losses[i].first, std::move(layers));
+  }
 }
 
 void BoardFeed::add_throughput(const StepRecord& record) {

@@ -32,6 +32,7 @@ class BoardFeed {
   struct Window {
     double seconds = 0, samples = 0, flops = 0;
   };
+  void add_routing(lens::TrainingScalars& scalars, const StepRecord& record) const;
   void add_throughput(const StepRecord& record);
   void add_timers(const StepRecord& record);
   template <typename Write>

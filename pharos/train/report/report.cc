@@ -20,6 +20,26 @@ double utilisation(double flops, double seconds, double peak_tflops) {
   return 100 * flops / seconds / (peak_tflops * 1e12);
 }
 
+/// "mtp_1_loss" for "mtp_1 loss".
+std::string metric_key(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+nlohmann::json to_json(const std::vector<RoutedLayer>& layers) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const RoutedLayer& layer : layers) {
+    nlohmann::json item = {{"layer", layer.number},
+                           {"load_max_over_mean", layer.load.max_over_mean},
+                           {"dead_experts", layer.load.num_dead},
+                           {"load_entropy", layer.load.entropy},
+                           {"dropped_fraction", layer.load.dropped_fraction}};
+    for (const auto& [name, value] : layer.losses) item[name] = value;
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
 }  // namespace
 
 Reporter::Reporter(const config::RunConfig& config, std::int64_t train_iters, const std::string& run_yaml, Place place,
@@ -41,6 +61,9 @@ void Reporter::add(const StepRecord& record) {
   } else {
     ++interval_.advanced;
     interval_.loss += record.loss;
+    interval_.auxiliary_losses.resize(record.auxiliary_losses.size());
+    for (std::size_t i = 0; i < record.auxiliary_losses.size(); ++i)
+      interval_.auxiliary_losses[i].second += record.auxiliary_losses[i].second;
   }
 }
 
@@ -52,10 +75,11 @@ void Reporter::step(const StepRecord& record, std::int64_t peak_memory_bytes) {
   smoothed_step_seconds_ = smoothed_step_seconds_ == 0 || interval_.steps + record.step <= 3
                                ? seconds
                                : 0.95 * smoothed_step_seconds_ + 0.05 * seconds;
-  append_metrics(record, peak_memory_bytes);
-  telemetry_.step(record.data_wait_ns, tokens);
   const bool is_due = config_.logger.log_interval > 0 && record.step % config_.logger.log_interval == 0;
-  if (is_due || !any_line_) {
+  const bool is_logged = is_due || !any_line_;
+  append_metrics(record, peak_memory_bytes, is_logged);
+  telemetry_.step(record.data_wait_ns, tokens);
+  if (is_logged) {
     if (!config_.logger.skip_train_metrics_log) print_interval(record);
     record_interval(record, peak_memory_bytes);
     any_line_ = true;
@@ -77,6 +101,21 @@ double Reporter::interval_loss(const StepRecord& record) const {
   return interval_.advanced > 0 ? interval_.loss / static_cast<double>(interval_.advanced) : record.loss;
 }
 
+RoutingLosses Reporter::interval_auxiliary_losses(const StepRecord& record) const {
+  RoutingLosses losses = record.auxiliary_losses;
+  if (interval_.advanced == 0) return losses;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    losses[i].second = interval_.auxiliary_losses[i].second / static_cast<double>(interval_.advanced);
+  return losses;
+}
+
+void Reporter::print_routing(const Routing& routing) {
+  if (routing.layers.empty()) return;
+  console_.log_line(render_load(worst_load(routing.layers)));
+  if (!config_.model.moe_per_layer_logging) return;
+  for (const RoutedLayer& layer : routing.layers) console_.log_line(render_layer(layer));
+}
+
 void Reporter::print_interval(const StepRecord& record) {
   LogLine line;
   line.wall_ns = base::wall_ns();
@@ -88,7 +127,8 @@ void Reporter::print_interval(const StepRecord& record) {
   if (config_.logger.log_throughput) line.tflops_per_device = interval_.tflops(place_.world_size);
   line.learning_rate = record.next_learning_rate;
   line.global_batch_size = record.global_batch_size;
-  line.losses = {{"lm loss", interval_loss(record)}};
+  line.losses = interval_auxiliary_losses(record);
+  line.losses.emplace(line.losses.begin(), "lm loss", interval_loss(record));
   line.loss_scale = record.loss_scale;
   line.grad_norm = record.grad_norm;
   line.num_zeros = record.num_zeros;
@@ -96,6 +136,7 @@ void Reporter::print_interval(const StepRecord& record) {
   line.num_skipped_iterations = interval_.skipped;
   line.num_nan_iterations = interval_.nan;
   console_.log_line(render_log_line(line));
+  print_routing(record.routing);
   if (!config_.logger.log_throughput) return;
   const double tflops = interval_.tflops(place_.world_size);
   std::string text =
@@ -125,6 +166,14 @@ void Reporter::record_interval(const StepRecord& record, std::int64_t peak_memor
   }
   sample.memory_allocated_gb = static_cast<double>(peak_memory_bytes) / 0x1p30;
   sample.loss_scale = record.loss_scale;
+  if (!record.routing.layers.empty()) {
+    const WorstLoad load = worst_load(record.routing.layers);
+    sample.expert_load_max_over_mean = load.max_over_mean;
+    sample.dead_experts = static_cast<double>(load.num_dead);
+    sample.expert_load_entropy = load.entropy;
+    sample.dropped_fraction = load.dropped_fraction;
+  }
+  sample.auxiliary_losses = interval_auxiliary_losses(record);
   telemetry_.record(sample);
 }
 
@@ -135,7 +184,7 @@ void Reporter::memory(const std::string& when) {
                                 static_cast<double>(memory.peak_resident_bytes) / 1e9));
 }
 
-void Reporter::append_metrics(const StepRecord& record, std::int64_t peak_memory_bytes) {
+void Reporter::append_metrics(const StepRecord& record, std::int64_t peak_memory_bytes, bool is_logged) {
   const double seconds = static_cast<double>(record.step_time_ns) / 1e9;
   const std::int64_t tokens = record.global_batch_size * config_.model.seq_length;
   const auto devices = static_cast<double>(place_.world_size);
@@ -163,6 +212,8 @@ void Reporter::append_metrics(const StepRecord& record, std::int64_t peak_memory
   if (record.grad_norm) line["grad_norm"] = *record.grad_norm;
   if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
   if (record.params_norm) line["params_norm"] = *record.params_norm;
+  for (const auto& [name, value] : record.auxiliary_losses) line[metric_key(name)] = value;
+  if (is_logged && !record.routing.layers.empty()) line["expert_layers"] = to_json(record.routing.layers);
   if (config_.logger.peak_tflops_per_device) {
     const double peak = *config_.logger.peak_tflops_per_device;
     line["mfu_percent"] = utilisation(device_flops, seconds, peak);

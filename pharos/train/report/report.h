@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "pharos/config/run_config.h"
+#include "pharos/train/experts/routing.h"
 #include "pharos/train/report/board_feed.h"
 #include "pharos/train/report/log_line.h"
 #include "pharos/train/report/metrics_log.h"
@@ -22,8 +23,10 @@ struct StepRecord {
   std::int64_t global_batch_size = 0;
   int num_microbatches = 0;
   double loss = 0;
-  double learning_rate = 0;       ///< used in this step
-  double next_learning_rate = 0;  ///< what Megatron's line prints
+  RoutingLosses auxiliary_losses;  ///< of routers and of multi-token prediction, by Megatron's names
+  Routing routing;                 ///< empty without experts
+  double learning_rate = 0;        ///< used in this step
+  double next_learning_rate = 0;   ///< what Megatron's line prints
   double weight_decay = 0;
   double loss_scale = 1;
   std::optional<double> grad_norm;
@@ -64,6 +67,7 @@ class Reporter {
     std::int64_t steps = 0, advanced = 0, skipped = 0, nan = 0;
     std::int64_t duration_ns = 0;
     double loss = 0, flops = 0;
+    RoutingLosses auxiliary_losses;
     double mean_seconds() const { return static_cast<double>(duration_ns) / 1e9 / static_cast<double>(steps); }
     /// Of each device.
     double tflops(std::int64_t world_size) const {
@@ -72,9 +76,12 @@ class Reporter {
   };
   void add(const StepRecord& record);
   double interval_loss(const StepRecord& record) const;
+  /// The same of the auxiliary losses.
+  RoutingLosses interval_auxiliary_losses(const StepRecord& record) const;
+  void print_routing(const Routing& routing);
   void print_interval(const StepRecord& record);
   void record_interval(const StepRecord& record, std::int64_t peak_memory_bytes);
-  void append_metrics(const StepRecord& record, std::int64_t peak_memory_bytes);
+  void append_metrics(const StepRecord& record, std::int64_t peak_memory_bytes, bool is_logged);
 
   const config::RunConfig& config_;
   std::int64_t train_iters_;
