@@ -7,7 +7,8 @@
 
 namespace pharos::model {
 
-/// Along every dimension of `mesh` (that of `world`) that has several ranks. Every rank must call it.
-ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh);
+/// Along every dimension of `mesh` (that of `world`) that has several ranks; those of experts if the model has some, on
+/// every rank, also where a stage has none. Every rank must call it.
+ParallelGroups parallel_groups(comm::World& world, const comm::Mesh& mesh, bool has_experts);
 
 }  // namespace pharos::model

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "pharos/comm/parallel_sizes.h"
+#include "pharos/model/groups.h"
 
 namespace pharos::train {
 
@@ -30,27 +31,6 @@ comm::Group* transfer_group(comm::World& world, const comm::Mesh& mesh, const ch
   return &world.group(name, mesh.group(world.rank(), {MeshDim::kPipeline}));
 }
 
-/// The group along those of `dims` that have several ranks; null: this rank alone.
-comm::Group* group_along(comm::World& world, const comm::Mesh& mesh, std::vector<MeshDim> dims) {
-  std::erase_if(dims, [&](MeshDim dim) { return mesh.size(dim) == 1; });
-  return dims.empty() ? nullptr : &world.group(mesh, dims);
-}
-
-model::ParallelGroups model_groups(comm::World& world, const comm::Mesh& mesh, const config::ModelConfig& model) {
-  model::ParallelGroups groups{.tensor = group_along(world, mesh, {MeshDim::kTensor}),
-                               .context = group_along(world, mesh, {MeshDim::kContext})};
-  if (!model.num_moe_experts) return groups;
-  groups.expert = group_along(world, mesh, {MeshDim::kExpert});
-  groups.expert_tensor = group_along(world, mesh, {MeshDim::kExpertTensor});
-  groups.expert_both = group_along(world, mesh, {MeshDim::kExpertTensor, MeshDim::kExpert});
-  groups.tokens = group_along(world, mesh, {MeshDim::kTensor, MeshDim::kContext});
-  // A group of its own even where its ranks are those of another one: gradients that are reduced as soon as they are
-  // there would come between its calls at places that differ between ranks.
-  const auto stage = mesh.group(world.rank(), {MeshDim::kTensor, MeshDim::kContext, MeshDim::kData});
-  if (stage.size() > 1) groups.balance = &world.group("balance", stage);
-  return groups;
-}
-
 }  // namespace
 
 Parallel::Parallel(comm::World& world, const config::RunConfig& config)
@@ -65,7 +45,7 @@ Parallel::Parallel(comm::World& world, const config::RunConfig& config)
       losses(loss_group(world, mesh)),
       ascending(transfer_group(world, mesh, "pp-up")),
       descending(transfer_group(world, mesh, "pp-down")),
-      model(model_groups(world, mesh, config.model)) {}
+      model(model::parallel_groups(world, mesh, config.model.num_moe_experts.has_value())) {}
 
 pipeline::Channels Parallel::channels() const { return {.ascending = ascending, .descending = descending}; }
 

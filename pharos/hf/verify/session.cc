@@ -147,8 +147,9 @@ VerifySession::VerifySession(const fs::path& folder, const fs::path& oracle, com
   const auto whole = declare_whole(hf_.model);
   list_tensors(*whole);
   const config::ModelConfig config = divide_model(hf_.model, layout);
-  model_ = std::make_unique<model::Transformer>(config, stage_of(config, mesh_, rank_), mesh_, rank_,
-                                                model::parallel_groups(world, mesh_));
+  model_ =
+      std::make_unique<model::Transformer>(config, stage_of(config, mesh_, rank_), mesh_, rank_,
+                                           model::parallel_groups(world, mesh_, config.num_moe_experts.has_value()));
   check_weights(model_->parameters(), folder, mesh_, rank_);
   model_->allocate(world.device());
   load_weights(model_->parameters(), folder, mesh_, rank_);

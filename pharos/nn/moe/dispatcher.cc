@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "pharos/base/error.h"
+#include "pharos/config/flex_backend.h"
 #include "pharos/lens/span.h"
 #include "pharos/nn/moe/dispatch/exchange.h"
 
@@ -107,13 +108,9 @@ moe::ExchangeFunction exchange_of(config::TokenDispatcher type, config::FlexBack
     case config::TokenDispatcher::kFlex:
       break;
   }
-  const auto problem = flex_backend_problem(backend);
-  if (!problem.empty()) {
-    throw base::UserError({.what = problem,
-                           .where = "model.moe_flex_dispatcher_backend",
-                           .fix = "Set model.moe_flex_dispatcher_backend=native or "
-                                  "model.moe_token_dispatcher_type=alltoall."});
-  }
+  const config::FlexBackendProblem problem = config::flex_backend_problem(backend);
+  if (!problem.empty())
+    throw base::UserError({.what = problem.what, .where = "model.moe_flex_dispatcher_backend", .fix = problem.fix});
   return moe::exchange_natively;
 }
 
@@ -133,23 +130,8 @@ std::unique_ptr<Dispatcher> make_dispatcher(config::TokenDispatcher type, config
 }
 
 std::string flex_backend_problem(config::FlexBackend backend) {
-  const auto lacks = [](const std::string& name) {
-    return "This version has no back-end " + name +
-           " for the flex dispatcher. The back-end native and the dispatcher alltoall give the same results; one more "
-           "is "
-           "added as a moe::ExchangeFunction (pharos/nn/moe/dispatch/exchange.h).";
-  };
-  switch (backend) {
-    case config::FlexBackend::kDeepEp:
-      return lacks("deepep");
-    case config::FlexBackend::kHybridEp:
-      return lacks("hybridep");
-    case config::FlexBackend::kNcclEp:
-      return lacks("ncclep");
-    case config::FlexBackend::kNative:
-      break;
-  }
-  return "";
+  const config::FlexBackendProblem problem = config::flex_backend_problem(backend);
+  return problem.empty() ? "" : problem.what + " " + problem.fix;
 }
 
 }  // namespace pharos::nn
