@@ -6,6 +6,7 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/lens/context/propagation.h"
+#include "pharos/lens/life/span_markers.h"
 #include "pharos/lens/record/payload.h"
 #include "pharos/lens/record/recorder.h"
 
@@ -127,6 +128,7 @@ ManagedSpan& ManagedSpan::operator=(ManagedSpan&& other) noexcept {
   epoch_ = other.epoch_;
   stack_index_ = other.stack_index_;
   num_exceptions_ = other.num_exceptions_;
+  marker_ = other.marker_;
   context_ = other.context_;
   return *this;
 }
@@ -192,6 +194,9 @@ ManagedSpan ManagedSpan::begin(ThreadState& state, const internal::SpanStart& pl
   span.context_ = context;
   if (plan.make_current) {
     span.stack_index_ = plan.drops_tracestate ? push_apart(state.stack, context) : state.stack.push(context);
+    if (internal::span_markers.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+      span.marker_ = internal::push_marker(plan.name);
+    }
   }
   return span;
 }
@@ -300,6 +305,8 @@ void ManagedSpan::finish(std::int64_t end_ns) noexcept {
   if (!is_of_running_session(epoch_)) return;
   ThreadState* state = internal::thread_state();
   const bool is_owner = state == owner_;
+  if (marker_ != 0 && is_owner) [[unlikely]]
+    internal::pop_markers(marker_);
   owner_->stack.remove(stack_index_, context_.span_id, is_owner);
   SlotClaim claim(slot, generation_);
   if (!claim.is_held()) return;

@@ -124,6 +124,7 @@ class ManagedSpan {
         epoch_(other.epoch_),
         stack_index_(other.stack_index_),
         num_exceptions_(other.num_exceptions_),
+        marker_(other.marker_),
         context_(other.context_) {}
   ManagedSpan& operator=(ManagedSpan&& other) noexcept;
   ~ManagedSpan() {
@@ -217,6 +218,7 @@ class ManagedSpan {
   std::uint32_t epoch_ = 0;
   std::int32_t stack_index_ = -1;
   std::int32_t num_exceptions_ = 0;
+  std::uint32_t marker_ = 0;  ///< depth of the range that shows it to a profiler (span_markers.h); 0: none
   SpanContext context_;
 };
 
