@@ -369,6 +369,25 @@ SpanContext record_span(std::string_view name, Group group, std::int64_t start_n
   return context;
 }
 
+void record_counters(std::string_view name, std::int64_t start_ns, std::int64_t end_ns,
+                     std::span<const Attribute> attributes) {
+  if (!is_telemetry_active()) return;
+  ThreadState* state = internal::thread_state();
+  if (state == nullptr) return;
+  internal::RecordBody body{};
+  std::vector<std::byte> spill;
+  SpanContext identity;  // what its continuations are found by
+  identity.span_id = state->next_id();
+  begin_body(body, identity, {}, internal::kScopeLens);
+  body.name = state->find_name(name);
+  body.group = internal::kCounterGroup;
+  body.start_ns = start_ns;
+  body.end_ns = std::max(start_ns, end_ns);
+  for (const Attribute& attribute : attributes)
+    internal::append_attribute(state->payload_of(body, spill), attribute.key, attribute.value, false);
+  internal::write_counter_event(*state, body, spill);
+}
+
 void safe_set_span_attributes(ManagedSpan& span, std::span<const Attribute> attributes,
                               const std::vector<std::string>& redact_keys) {
   for (const Attribute& attribute : attributes) {

@@ -249,6 +249,11 @@ void safe_set_span_attributes(ManagedSpan& span, std::initializer_list<Attribute
 SpanContext record_span(std::string_view name, Group group, std::int64_t start_ns, std::int64_t end_ns,
                         SpanContext parent, std::initializer_list<Attribute> attributes = {});
 
+/// What `attributes` count happened between the two times of CLOCK_MONOTONIC: a counter event. Kept in the ring of the
+/// calling thread, whatever groups are on, and never exported; nothing happens without telemetry.
+void record_counters(std::string_view name, std::int64_t start_ns, std::int64_t end_ns,
+                     std::span<const Attribute> attributes);
+
 /// The thread's current span, to be carried to another thread, with trace state and baggage:
 ///
 ///     const CapturedContext context = CapturedContext::current();

@@ -85,6 +85,7 @@ base::ExitCode Trainer::run() {
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   intervals.finish();
   window_->leave();
+  network_->finish();
   if (!validation.skip_train && saving_enabled() && last_saved_step_ != state_.step) save();
   report_pipeline();
   evaluate_at_end();
@@ -108,7 +109,9 @@ void Trainer::after_iteration(const StepRecord& executed) {
   }
   if (first_step_pending_) first_step_done(record.step_time_ns);
   PHAROS_SPAN(log_span, Group::kStep, "megatron.train.log", {lens::kGoodput, true});
+  network_->write();
   reporter_->step(record, peak_memory_bytes(device()));
+  network_->after_step(state_.step);
 }
 
 void Trainer::first_step_done(std::int64_t duration_ns) {
@@ -277,6 +280,7 @@ void Trainer::report_pipeline() {
 
 base::ExitCode Trainer::leave(const ExitDecision& decision) {
   window_->leave();
+  network_->finish();
   if (saving_enabled() && last_saved_step_ != state_.step) save();
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   report_pipeline();
