@@ -110,7 +110,7 @@ EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, Network
   NodeShape known = node;
   if (known.gpu.empty()) known.gpu = gpu_of_recipe(resolved);
   EnvironmentPlan plan{.profile = profile, .variables = profile_variables(profile, uses_gpus), .warnings = {}};
-  if (uses_gpus) {
+  if (uses_gpus && !resolved.origins.empty()) {
     for (PlannedVariable& variable : recipe_variables(resolved, known)) set(plan.variables, std::move(variable));
     plan.unused = unused_variables(resolved, known);
   }

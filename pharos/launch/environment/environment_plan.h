@@ -51,11 +51,15 @@ struct NodeShape {
   std::string gpu = {};             ///< "h100", "b200", "gb200", …; empty: as the recipe or a base of it is named
 };
 
+/// The GPUs that rules know by name.
+const std::vector<std::string>& known_gpus();
+
 /// The plan for a run of `resolved` on nodes joined by `profile`. A variable that `user` has set stays as it is and is
 /// listed with its source, as are all its variables of NCCL and libfabric. LD_LIBRARY_PATH is a list: folders of the
 /// profile are put before what is in it, unless `user` has them in it already. Recipe: env_vars, and what follows from
 /// the configuration (bridge-config.md 10.2); env_vars win over the latter. With dist.device = cpu only what a CPU rank
-/// reads is planned. UserError: the configuration has no valid value of a variable (HybridEP beyond an NVLink domain).
+/// reads is planned; a `resolved` that nothing was set in has no rules. UserError: the configuration has no valid value
+/// of a variable (HybridEP beyond an NVLink domain).
 EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, NetworkProfile profile,
                                  const lens::Environment& user, const NodeShape& node = {});
 

@@ -151,7 +151,7 @@ std::vector<std::string> environment_warnings(const EnvironmentPlan& plan, const
   Warner warner(plan);
   if (resolved.config.dist.device == config::DeviceKind::kCuda) {
     check_network(plan.profile, warner);
-    check_connections(resolved, node, warner);
+    if (!resolved.origins.empty()) check_connections(resolved, node, warner);
     check_determinism(resolved.config, warner);
   }
   check_recipe(resolved.config, warner);

@@ -160,12 +160,17 @@ void add_hybrid_ep(const Facts& facts, Rules& rules) {
 
 }  // namespace
 
+const std::vector<std::string>& known_gpus() {
+  static const std::vector<std::string> kGpus = {"a100", "h100", "h200", "b200", "b300", "gb200", "gb300", "vr200"};
+  return kGpus;
+}
+
 std::string gpu_of_recipe(const config::ResolvedConfig& resolved) {
-  static const std::set<std::string> kGpus = {"a100", "h100", "h200", "b200", "b300", "gb200", "gb300", "vr200"};
   for (const std::string& name : recipe_names(resolved)) {
     for (std::size_t begin = 0; begin < name.size();) {
       const std::size_t end = std::min(name.find('_', begin), name.size());
-      if (kGpus.contains(name.substr(begin, end - begin))) return name.substr(begin, end - begin);
+      const std::string part = name.substr(begin, end - begin);
+      if (std::count(known_gpus().begin(), known_gpus().end(), part) > 0) return part;
       begin = end + 1;
     }
   }
