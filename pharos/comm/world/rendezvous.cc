@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <future>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/comm/world.h"
 #include "pharos/comm/world/sockets.h"
 
 namespace pharos::comm {
@@ -21,6 +23,7 @@ using std::chrono::steady_clock;
 
 constexpr const char* kVerdict = "meeting/verdict";
 constexpr const char* kFine = "fine";
+constexpr const char* kInterrupted = "interrupted";
 
 std::string this_process() {
   std::array<char, 256> host{};
@@ -48,7 +51,8 @@ Store connect_store(const std::string& address, const c10d::TCPStoreOptions& opt
   return connected.get();
 }
 
-Store open_store(const RankEnvironment& environment, milliseconds timeout, std::string& local_address) {
+Store open_store(const RankEnvironment& environment, milliseconds timeout, const std::function<bool()>& is_interrupted,
+                 std::string& local_address) {
   c10d::TCPStoreOptions options;
   options.port = environment.master_port;
   options.isServer = environment.rank == 0;
@@ -64,18 +68,24 @@ Store open_store(const RankEnvironment& environment, milliseconds timeout, std::
     options.masterListenFd = socket;  // the store's from here on
   } else {
     // c10d's client sleeps for up to a second when nobody listens yet.
-    local_address = reach_master(environment.master_address, options.port, timeout);
+    local_address = reach_master(environment.master_address, options.port, timeout, is_interrupted);
   }
   auto store = connect_store(environment.master_address, options, timeout);
-  if (environment.rank == 0) local_address = reach_master(environment.master_address, options.port, timeout);
+  if (environment.rank == 0)
+    local_address = reach_master(environment.master_address, options.port, timeout, is_interrupted);
   return store;
 }
 
 /// The first round. Whoever sees a mistake first says so under kVerdict, and everybody leaves with those words.
 class FirstRound {
  public:
-  FirstRound(c10d::TCPStore& store, const RankEnvironment& environment, milliseconds timeout)
-      : store_(store), environment_(environment), timeout_(timeout), deadline_(steady_clock::now() + timeout) {}
+  FirstRound(c10d::TCPStore& store, const RankEnvironment& environment, milliseconds timeout,
+             const std::function<bool()>& is_interrupted)
+      : store_(store),
+        environment_(environment),
+        timeout_(timeout),
+        deadline_(steady_clock::now() + timeout),
+        is_interrupted_(is_interrupted) {}
 
   void run() {
     const auto rank = environment_.rank;
@@ -93,18 +103,17 @@ class FirstRound {
   }
 
  private:
-  milliseconds time_left() const {
-    return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline_ - steady_clock::now()));
-  }
-
+  /// False when the time is over. Looks again and again, more rarely with many ranks: a signal must not wait as well.
   bool wait_for(const std::string& key) {
-    try {
-      store_.wait({key}, time_left());
-      return true;
-    } catch (const std::exception&) {
-      if (steady_clock::now() >= deadline_ - milliseconds(5)) return false;
-      throw;
+    const std::chrono::microseconds longest_pause = milliseconds(20 + environment_.world_size / 4);
+    std::chrono::microseconds pause(200);
+    while (!store_.check({key})) {
+      if (steady_clock::now() >= deadline_) return false;
+      if (is_interrupted_()) decide(kInterrupted);
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, longest_pause);
     }
+    return true;
   }
 
   /// Only the first decision counts.
@@ -145,6 +154,7 @@ class FirstRound {
         std::this_thread::sleep_for(milliseconds(10));
       }
     }
+    if (verdict == kInterrupted) throw MeetingInterrupted();
     throw base::UserError({.what = verdict,
                            .where = environment_.source,
                            .why = "All ranks of a job must meet before it begins.",
@@ -156,6 +166,7 @@ class FirstRound {
   const RankEnvironment& environment_;
   milliseconds timeout_;
   steady_clock::time_point deadline_;
+  const std::function<bool()>& is_interrupted_;
 };
 
 }  // namespace
@@ -163,12 +174,14 @@ class FirstRound {
 std::vector<std::uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 std::string to_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-Meeting meet(const RankEnvironment& environment, milliseconds timeout) {
+Meeting meet(const RankEnvironment& environment, milliseconds timeout, const std::function<bool()>& is_interrupted) {
   Meeting meeting;
   try {
-    meeting.store = open_store(environment, timeout, meeting.local_address);
-    FirstRound(*meeting.store, environment, timeout).run();
+    meeting.store = open_store(environment, timeout, is_interrupted, meeting.local_address);
+    FirstRound(*meeting.store, environment, timeout, is_interrupted).run();
   } catch (const base::UserError&) {
+    throw;
+  } catch (const MeetingInterrupted&) {
     throw;
   } catch (const std::exception& reason) {
     const std::string text = reason.what();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -16,7 +17,8 @@ struct Meeting {
 };
 
 /// Meets all ranks; see World's constructor for the errors.
-Meeting meet(const RankEnvironment& environment, std::chrono::milliseconds timeout);
+Meeting meet(const RankEnvironment& environment, std::chrono::milliseconds timeout,
+             const std::function<bool()>& is_interrupted);
 
 std::vector<std::uint8_t> to_bytes(const std::string& text);
 std::string to_text(const std::vector<std::uint8_t>& bytes);

@@ -19,6 +19,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/comm/world.h"
 #include "pharos/comm/world/rendezvous.h"
 
 namespace pharos::comm {
@@ -138,7 +139,8 @@ bool is_loopback_address(const std::string& address) {
   return address == "localhost" || address == "::1" || address == "::ffff:127.0.0.1" || address.starts_with("127.");
 }
 
-std::string reach_master(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout) {
+std::string reach_master(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout,
+                         const std::function<bool()>& is_interrupted) {
   const auto deadline = steady_clock::now() + timeout;
   auto pause = std::chrono::milliseconds(2);
   std::string local_address;
@@ -147,6 +149,7 @@ std::string reach_master(const std::string& host, std::uint16_t port, std::chron
     const auto reason = try_to_reach(
         host, port, std::clamp(left, std::chrono::milliseconds(1), std::chrono::milliseconds(5000)), local_address);
     if (reason.empty()) return local_address;
+    if (is_interrupted()) throw MeetingInterrupted();
     if (steady_clock::now() + pause >= deadline) {
       throw base::UserError(
           {.what = "The master " + host + ":" + std::to_string(port) + " was not reached within " +
