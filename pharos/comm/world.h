@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +14,6 @@
 #include "pharos/comm/group.h"
 #include "pharos/comm/mesh.h"
 #include "pharos/comm/rank_environment.h"
-#include "pharos/lens/life/interrupt.h"
 
 namespace pharos::comm {
 
@@ -23,12 +21,7 @@ struct WorldOptions {
   at::Device device = at::kCPU;                                             ///< CPU: Gloo; CUDA: NCCL for tensors there
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(10);  ///< until all ranks have arrived
   std::chrono::milliseconds timeout = std::chrono::minutes(10);             ///< of each collective, see set_timeout()
-  /// Asked while ranks are waited for. True on one rank: all stop waiting, see World's constructor.
-  std::function<bool()> is_interrupted = [] { return false; };
 };
-
-/// The ranks have not met: one of them was asked to stop before.
-class MeetingInterrupted : public lens::Interrupt {};
 
 /// Why a rank cannot go on.
 struct Failure {
@@ -40,8 +33,7 @@ class World {
  public:
   /// Meets the other ranks at the store; with one rank there is neither store nor traffic. UserError, saying what to
   /// check: the port is taken, the master cannot be reached in time, a rank came twice, ranks disagree about the world
-  /// size, not all ranks came (their numbers are listed). MeetingInterrupted, on all ranks that came, when
-  /// is_interrupted() says so on one of them.
+  /// size, not all ranks came (their numbers are listed).
   World(const RankEnvironment& environment, const WorldOptions& options);
   ~World();
   World(const World&) = delete;

@@ -18,6 +18,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/comm/flight.h"
+#include "pharos/comm/interruption.h"
 #include "pharos/comm/watchdog.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/life/startup.h"
@@ -69,7 +70,6 @@ comm::WorldOptions world_options(const config::DistConfig& dist, const comm::Ran
   options.device = device_of(dist, ranks);
   options.rendezvous_timeout = std::chrono::minutes(dist.distributed_timeout_minutes);
   options.timeout = options.rendezvous_timeout + kWatchdogLead;
-  options.is_interrupted = [] { return SignalWatch::received() != 0; };
   return options;
 }
 
@@ -205,6 +205,7 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   startup.finish_phase("config", options.config_ready_ns);
   const SignalWatch signals(resolved.config.train);
   tensor::install_host_allocator();
+  comm::set_interruption_check([] { return SignalWatch::received() != 0; });
   std::optional<comm::World> met;
   try {
     met.emplace(options.ranks, world_options(resolved.config.dist, options.ranks));

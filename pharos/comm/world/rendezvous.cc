@@ -12,7 +12,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/comm/world.h"
+#include "pharos/comm/interruption.h"
 #include "pharos/comm/world/sockets.h"
 
 namespace pharos::comm {
@@ -51,8 +51,7 @@ Store connect_store(const std::string& address, const c10d::TCPStoreOptions& opt
   return connected.get();
 }
 
-Store open_store(const RankEnvironment& environment, milliseconds timeout, const std::function<bool()>& is_interrupted,
-                 std::string& local_address) {
+Store open_store(const RankEnvironment& environment, milliseconds timeout, std::string& local_address) {
   c10d::TCPStoreOptions options;
   options.port = environment.master_port;
   options.isServer = environment.rank == 0;
@@ -68,24 +67,18 @@ Store open_store(const RankEnvironment& environment, milliseconds timeout, const
     options.masterListenFd = socket;  // the store's from here on
   } else {
     // c10d's client sleeps for up to a second when nobody listens yet.
-    local_address = reach_master(environment.master_address, options.port, timeout, is_interrupted);
+    local_address = reach_master(environment.master_address, options.port, timeout);
   }
   auto store = connect_store(environment.master_address, options, timeout);
-  if (environment.rank == 0)
-    local_address = reach_master(environment.master_address, options.port, timeout, is_interrupted);
+  if (environment.rank == 0) local_address = reach_master(environment.master_address, options.port, timeout);
   return store;
 }
 
 /// The first round. Whoever sees a mistake first says so under kVerdict, and everybody leaves with those words.
 class FirstRound {
  public:
-  FirstRound(c10d::TCPStore& store, const RankEnvironment& environment, milliseconds timeout,
-             const std::function<bool()>& is_interrupted)
-      : store_(store),
-        environment_(environment),
-        timeout_(timeout),
-        deadline_(steady_clock::now() + timeout),
-        is_interrupted_(is_interrupted) {}
+  FirstRound(c10d::TCPStore& store, const RankEnvironment& environment, milliseconds timeout)
+      : store_(store), environment_(environment), timeout_(timeout), deadline_(steady_clock::now() + timeout) {}
 
   void run() {
     const auto rank = environment_.rank;
@@ -109,7 +102,7 @@ class FirstRound {
     std::chrono::microseconds pause(200);
     while (!store_.check({key})) {
       if (steady_clock::now() >= deadline_) return false;
-      if (is_interrupted_()) decide(kInterrupted);
+      if (is_interrupted()) decide(kInterrupted);
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, longest_pause);
     }
@@ -166,7 +159,6 @@ class FirstRound {
   const RankEnvironment& environment_;
   milliseconds timeout_;
   steady_clock::time_point deadline_;
-  const std::function<bool()>& is_interrupted_;
 };
 
 }  // namespace
@@ -174,11 +166,11 @@ class FirstRound {
 std::vector<std::uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 std::string to_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-Meeting meet(const RankEnvironment& environment, milliseconds timeout, const std::function<bool()>& is_interrupted) {
+Meeting meet(const RankEnvironment& environment, milliseconds timeout) {
   Meeting meeting;
   try {
-    meeting.store = open_store(environment, timeout, is_interrupted, meeting.local_address);
-    FirstRound(*meeting.store, environment, timeout, is_interrupted).run();
+    meeting.store = open_store(environment, timeout, meeting.local_address);
+    FirstRound(*meeting.store, environment, timeout).run();
   } catch (const base::UserError&) {
     throw;
   } catch (const MeetingInterrupted&) {

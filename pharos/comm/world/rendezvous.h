@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -17,8 +16,7 @@ struct Meeting {
 };
 
 /// Meets all ranks; see World's constructor for the errors.
-Meeting meet(const RankEnvironment& environment, std::chrono::milliseconds timeout,
-             const std::function<bool()>& is_interrupted);
+Meeting meet(const RankEnvironment& environment, std::chrono::milliseconds timeout);
 
 std::vector<std::uint8_t> to_bytes(const std::string& text);
 std::string to_text(const std::vector<std::uint8_t>& bytes);

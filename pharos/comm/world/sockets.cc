@@ -19,7 +19,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
-#include "pharos/comm/world.h"
+#include "pharos/comm/interruption.h"
 #include "pharos/comm/world/rendezvous.h"
 
 namespace pharos::comm {
@@ -139,8 +139,7 @@ bool is_loopback_address(const std::string& address) {
   return address == "localhost" || address == "::1" || address == "::ffff:127.0.0.1" || address.starts_with("127.");
 }
 
-std::string reach_master(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout,
-                         const std::function<bool()>& is_interrupted) {
+std::string reach_master(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout) {
   const auto deadline = steady_clock::now() + timeout;
   auto pause = std::chrono::milliseconds(2);
   std::string local_address;

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 
 namespace pharos::comm {
@@ -17,9 +16,9 @@ void close_on_exec(int descriptor);
 bool is_loopback_address(const std::string& address);
 
 /// Connects to the master, trying again while nobody listens, and hangs up. Returns the numeric address of this host's
-/// interface that leads there. UserError after `timeout`, MeetingInterrupted as soon as `is_interrupted` says so.
-std::string reach_master(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout,
-                         const std::function<bool()>& is_interrupted);
+/// interface that leads there. UserError after `timeout`, MeetingInterrupted when
+/// this process is asked to stop.
+std::string reach_master(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout);
 
 /// Numeric address of the first interface that leads out of this host; empty where there is none.
 std::string first_outer_address();

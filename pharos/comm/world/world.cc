@@ -160,7 +160,7 @@ World::World(const RankEnvironment& environment, const WorldOptions& options) : 
                            .why = "It was built without NCCL.",
                            .fix = "Build it with a libtorch that has CUDA and with NCCL's header nccl.h."});
   }
-  auto meeting = meet(environment, options.rendezvous_timeout, options.is_interrupted);
+  auto meeting = meet(environment, options.rendezvous_timeout);
   state_->store = std::move(meeting.store);
   state_->device = make_device(environment, meeting.local_address);
 }
