@@ -18,6 +18,7 @@
 #include "pharos/cli/env/env_command.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
+#include "pharos/cli/goodput/goodput_command.h"
 #include "pharos/cli/hf/hf_command.h"
 #include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/pipeline/pipeline_command.h"
@@ -83,6 +84,7 @@ int run(int argc, char** argv) {
   add_data_command(app);
   add_hf_command(app);
   add_trace_command(app);
+  add_goodput_command(app);
   add_pipeline_command(app);
   add_env_command(app);
   try {
