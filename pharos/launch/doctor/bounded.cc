@@ -55,7 +55,8 @@ std::optional<std::string> read_until(int descriptor, std::int64_t deadline_ns) 
   while (true) {
     const std::int64_t left_ns = deadline_ns - base::monotonic_ns();
     pollfd wait{.fd = descriptor, .events = POLLIN, .revents = 0};
-    const int left_ms = static_cast<int>(std::clamp<std::int64_t>((left_ns + kMillisecondNs - 1) / kMillisecondNs, 0, 60'000));
+    const int left_ms =
+        static_cast<int>(std::clamp<std::int64_t>((left_ns + kMillisecondNs - 1) / kMillisecondNs, 0, 60'000));
     const int ready = ::poll(&wait, 1, left_ms);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0 && base::monotonic_ns() >= deadline_ns) return std::nullopt;

@@ -1,5 +1,6 @@
 // A call with a time limit that holds whatever the call does: it runs in a child process. A dead network file system or
-// a stuck driver stops a thread inside the kernel, where nothing of this process can end it; a child can be left behind.
+// a stuck driver stops a thread inside the kernel, where nothing of this process can end it; a child can be left
+// behind.
 #pragma once
 
 #include <sys/types.h>

@@ -25,7 +25,7 @@ const std::vector<std::pair<std::string, std::string>>& rank_checks();
 void require_known_checks(const std::vector<std::string>& names);
 
 struct CheckTimes {
-  std::int64_t deadline_ns = 0;           ///< of all, base::monotonic_ns()
+  std::int64_t deadline_ns = 0;     ///< of all, base::monotonic_ns()
   std::int64_t check_limit_ns = 0;  ///< of one check
 };
 

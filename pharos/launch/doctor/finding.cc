@@ -49,9 +49,9 @@ Verdict worst_of(const Findings& findings) {
 }
 
 nlohmann::json to_json(const Finding& finding) {
-  return {{"check", finding.check},     {"subject", finding.subject},
-          {"value", finding.value},     {"verdict", std::string(name_of(finding.verdict))},
-          {"remedy", finding.remedy},   {"data", finding.data},
+  return {{"check", finding.check},   {"subject", finding.subject},
+          {"value", finding.value},   {"verdict", std::string(name_of(finding.verdict))},
+          {"remedy", finding.remedy}, {"data", finding.data},
           {"host", finding.host}};
 }
 

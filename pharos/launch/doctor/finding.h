@@ -21,9 +21,9 @@ struct Finding {
   std::string subject;  ///< which of several: "eth0", "0"; may be empty
   std::string value;    ///< for people, with units
   Verdict verdict = Verdict::kOk;
-  std::string remedy = {};                              ///< what to do about it; empty when there is nothing
-  nlohmann::json data = nlohmann::json::object();       ///< the same in numbers, units in the names
-  std::string host = {};                                ///< empty: of the job as a whole
+  std::string remedy = {};                         ///< what to do about it; empty when there is nothing
+  nlohmann::json data = nlohmann::json::object();  ///< the same in numbers, units in the names
+  std::string host = {};                           ///< empty: of the job as a whole
 };
 
 using Findings = std::vector<Finding>;

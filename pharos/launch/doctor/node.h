@@ -27,10 +27,10 @@ struct Benchmarks {
 };
 
 struct Node {
-  std::filesystem::path root = "/";         ///< /proc, /sys and /dev are read below it
+  std::filesystem::path root = "/";  ///< /proc, /sys and /dev are read below it
   std::string host;
-  std::optional<std::int64_t> num_gpus;     ///< expected; nullopt: as many as there are
-  std::string shared_folder;                ///< of all nodes; empty: not tested
+  std::optional<std::int64_t> num_gpus;  ///< expected; nullopt: as many as there are
+  std::string shared_folder;             ///< of all nodes; empty: not tested
   std::string run_folder = ".";
   std::string temporary_folder = "/tmp";
   std::string nvml_library = "libnvidia-ml.so.1";
@@ -51,7 +51,8 @@ struct Node {
   std::string variable(const std::string& name) const;
 };
 
-/// Value of the first line "KEY…: VALUE" (or "KEY VALUE") of `text`, without blanks around it; empty when there is none.
+/// Value of the first line "KEY…: VALUE" (or "KEY VALUE") of `text`, without blanks around it; empty when there is
+/// none.
 std::string field_of(const std::string& text, const std::string& key);
 /// Numbers of a list as the kernel writes it: "0-3,8" has 5.
 std::int64_t count_of_list(const std::string& list);
