@@ -13,7 +13,8 @@ std::vector<std::string> group_folders(const Node& node, const std::string& cont
   for (std::string line; std::getline(lines, line);) {
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string controllers = ",";
+    controllers.append(line, first + 1, second - first - 1).append(",");
     const bool is_version_1 = controllers.find("," + controller + ",") != std::string::npos;
     if (is_version_1 || (controllers == ",," && base.empty())) {
       base = is_version_1 ? "/sys/fs/cgroup/" + controller : "/sys/fs/cgroup";
