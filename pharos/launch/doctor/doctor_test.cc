@@ -25,7 +25,13 @@ using End = BoundedResult::End;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 const Findings kFindings = {
-    {.check = "gpu", .subject = "0", .value = "fine", .verdict = Verdict::kOk, .remedy = {}, .data = {{"a", 1}}, .host = "n1"},
+    {.check = "gpu",
+     .subject = "0",
+     .value = "fine",
+     .verdict = Verdict::kOk,
+     .remedy = {},
+     .data = {{"a", 1}},
+     .host = "n1"},
     {.check = "disk", .subject = {}, .value = "full", .verdict = Verdict::kFailure, .remedy = "make room"},
 };
 
@@ -92,10 +98,12 @@ TEST(Checks, ACheckThatHangsIsAVerdictAndTheOthersAreMade) {
     ::pause();
     return {};
   };
-  recorded.node().benchmarks.bandwidth = []() -> std::vector<Measurement> { throw std::runtime_error("out of memory"); };
-  const Findings findings = run_node_checks(recorded.node(), {"gemm", "bandwidth", "variables"},
-                                            {.deadline_ns = base::monotonic_ns() + 60 * kSecondNs,
-                                             .check_limit_ns = kSecondNs / 2});
+  recorded.node().benchmarks.bandwidth = []() -> std::vector<Measurement> {
+    throw std::runtime_error("out of memory");
+  };
+  const Findings findings =
+      run_node_checks(recorded.node(), {"gemm", "bandwidth", "variables"},
+                      {.deadline_ns = base::monotonic_ns() + 60 * kSecondNs, .check_limit_ns = kSecondNs / 2});
   EXPECT_THAT(testing::find(findings, "gemm").value, HasSubstr("timed out"));
   EXPECT_EQ(testing::find(findings, "gemm").verdict, Verdict::kFailure);
   EXPECT_THAT(testing::find(findings, "bandwidth").value, HasSubstr("out of memory"));
@@ -118,8 +126,8 @@ TEST(Statistics, NamesWhatIsSlowBeyondDoubt) {
   EXPECT_THAT(find_slow({100, 80}), IsEmpty());
   EXPECT_THAT(find_slow({100, 70}), ElementsAre(1));
   EXPECT_THAT(find_slow({100, 101, 99, 60}), ElementsAre(3));
-  EXPECT_THAT(find_slow({100, 101, 99, 95}), IsEmpty());             // within 10 %
-  EXPECT_THAT(find_slow({100, 140, 60, 120, 80, 50}), IsEmpty());    // they all differ
+  EXPECT_THAT(find_slow({100, 101, 99, 95}), IsEmpty());           // within 10 %
+  EXPECT_THAT(find_slow({100, 140, 60, 120, 80, 50}), IsEmpty());  // they all differ
   EXPECT_THAT(find_slow({50, 100, 100, 100, 101, 51}), ElementsAre(0, 5));
 }
 

@@ -14,7 +14,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 Finding version(const std::string& what, const std::string& text) {
-  return {.check = "versions", .subject = what, .value = text, .verdict = Verdict::kOk, .remedy = {}, .data = {{"version", text}}};
+  return {.check = "versions",
+          .subject = what,
+          .value = text,
+          .verdict = Verdict::kOk,
+          .remedy = {},
+          .data = {{"version", text}}};
 }
 
 std::vector<RankReport> reports_of(const std::string& what, const std::vector<std::string>& versions) {
@@ -47,9 +52,11 @@ TEST(Peers, VersionsThatDifferAreNamedWithTheirHosts) {
 
 TEST(Peers, TheSlowRankIsNamedWithItsHost) {
   const std::vector<std::string> hosts{"n0", "n0", "n1", "n1"};
-  const Finding good = judge_speeds({.check = "outliers", .subject = "gemm", .unit = "GFLOP/s", .values = {100, 101, 99, 100}}, hosts);
+  const Finding good =
+      judge_speeds({.check = "outliers", .subject = "gemm", .unit = "GFLOP/s", .values = {100, 101, 99, 100}}, hosts);
   EXPECT_EQ(good.verdict, Verdict::kOk);
-  const Finding bad = judge_speeds({.check = "outliers", .subject = "gemm", .unit = "GFLOP/s", .values = {100, 101, 40, 100}}, hosts);
+  const Finding bad =
+      judge_speeds({.check = "outliers", .subject = "gemm", .unit = "GFLOP/s", .values = {100, 101, 40, 100}}, hosts);
   EXPECT_EQ(bad.verdict, Verdict::kWarning);
   EXPECT_THAT(bad.value, HasSubstr("rank 2 on n1: 40 GFLOP/s"));
   EXPECT_THAT(bad.value, Not(HasSubstr("rank 3")));
@@ -58,7 +65,8 @@ TEST(Peers, TheSlowRankIsNamedWithItsHost) {
 
 TEST(Peers, SpeedsNeedAMeasurementOfEveryRank) {
   std::vector<RankReport> reports = reports_of("NCCL", {"1", "1"});
-  const Finding gemm{.check = "gemm", .subject = "cpu", .value = {}, .verdict = Verdict::kOk, .remedy = {}, .data = {{"median", 7.0}}};
+  const Finding gemm{
+      .check = "gemm", .subject = "cpu", .value = {}, .verdict = Verdict::kOk, .remedy = {}, .data = {{"median", 7.0}}};
   reports[0].findings.push_back(gemm);
   EXPECT_TRUE(speeds_of(reports, "gemm").empty());
   reports[1].findings.push_back(gemm);

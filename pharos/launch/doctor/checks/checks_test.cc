@@ -1,8 +1,9 @@
 // Checks of one node on recorded ones.
+#include "pharos/launch/doctor/checks.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "pharos/launch/doctor/checks.h"
 #include "pharos/launch/doctor/checks/control_group.h"
 #include "pharos/launch/doctor/checks/speed.h"
 #include "pharos/launch/doctor/test_support.h"
@@ -10,8 +11,8 @@
 namespace pharos::launch {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::find;
+using ::testing::HasSubstr;
 using testing::RecordedNode;
 
 const std::string kCpu = "/sys/devices/system/cpu";
@@ -106,8 +107,9 @@ TEST(ClockCheck, ASlowSourceHasARemedy) {
 
 TEST(VersionsCheck, DriverAndModules) {
   RecordedNode recorded;
-  recorded.write("/proc/driver/nvidia/version",
-                 "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Mon Jan 20 2025\nGCC version: 12")
+  recorded
+      .write("/proc/driver/nvidia/version",
+             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Mon Jan 20 2025\nGCC version: 12")
       .write("/sys/module/efa/version", "2.15.0g")
       .write("/proc/sys/kernel/osrelease", "6.8.0-aws");
   recorded.node().versions = {{"pharos", "0.1.0"}};
@@ -182,9 +184,11 @@ TEST(DiskCheck, AFolderThatIsNotMadeYetIsLookedAtWhereItWillBe) {
 }
 
 TEST(SpeedCheck, ASlowDeviceOfANode) {
-  const Findings findings = judge_measurements(
-      "gemm", "GFLOP/s", {{.device = "cuda:0", .values = {100, 101}}, {.device = "cuda:1", .values = {100, 99}},
-                          {.device = "cuda:2", .values = {50, 51}}, {.device = "cuda:3", .values = {100, 20, 180}}});
+  const Findings findings = judge_measurements("gemm", "GFLOP/s",
+                                               {{.device = "cuda:0", .values = {100, 101}},
+                                                {.device = "cuda:1", .values = {100, 99}},
+                                                {.device = "cuda:2", .values = {50, 51}},
+                                                {.device = "cuda:3", .values = {100, 20, 180}}});
   EXPECT_EQ(find(findings, "gemm", "cuda:0").verdict, Verdict::kOk);
   EXPECT_EQ(find(findings, "gemm", "cuda:2").verdict, Verdict::kWarning);
   EXPECT_EQ(find(findings, "gemm", "cuda:3").verdict, Verdict::kNote);

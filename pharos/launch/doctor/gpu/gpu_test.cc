@@ -10,15 +10,14 @@
 namespace pharos::launch {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::find;
+using ::testing::HasSubstr;
 
 constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
 
 NvmlResult driver_with(const GpuFacts& gpu) {
-  return {.is_loaded = true,
-          .error = {},
-          .facts = {.driver_version = "570.86", .cuda_version = "12.8", .devices = {gpu}}};
+  return {
+      .is_loaded = true, .error = {}, .facts = {.driver_version = "570.86", .cuda_version = "12.8", .devices = {gpu}}};
 }
 
 GpuFacts good_gpu() {
@@ -51,7 +50,10 @@ TEST(Gpu, EachFaultHasItsVerdict) {
       {"MHz", Verdict::kOk, [](GpuFacts& gpu) { gpu.throttle_reasons = 0x1; }},  // idle
       {"hot", Verdict::kWarning, [](GpuFacts& gpu) { gpu.temperature_celsius = 90; }},
       {"8 of 16 lanes", Verdict::kWarning, [](GpuFacts& gpu) { gpu.link_width = 8; }},
-      {"process 77, 78", Verdict::kWarning, [](GpuFacts& gpu) { gpu.processes = {77, 78}; }},
+      {"process 77, 78", Verdict::kWarning,
+       [](GpuFacts& gpu) {
+         gpu.processes = {77, 78};
+       }},
       {"cannot be seen", Verdict::kWarning, [](GpuFacts& gpu) { gpu.free_bytes = kGibibyte; }},
   };
   for (const Case& one : cases) {

@@ -11,9 +11,9 @@ namespace pharos::launch {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::find;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-using testing::find;
 using testing::RecordedNode;
 
 TEST(Image, ReadsATableOfVersions) {
@@ -64,10 +64,10 @@ TEST(Image, OnlyWhatTheTableNamesIsLookedFor) {
   EXPECT_EQ(worst_of(findings), Verdict::kNote);
   EXPECT_EQ(find(findings, "image", "SOMETHING").verdict, Verdict::kNote);
   EXPECT_EQ(find(findings, "image", "DEBIAN_VERSION").verdict, Verdict::kOk);
-  const ImageOptions bad{.versions = {{"DEBIAN_VERSION", "13"}},
-                         .libtorch_version = "2.13.0",
-                         .num_recipes = 0,
-                         .compute = [] { throw std::runtime_error("wrong"); }};
+  const ImageOptions bad{
+      .versions = {{"DEBIAN_VERSION", "13"}}, .libtorch_version = "2.13.0", .num_recipes = 0, .compute = [] {
+        throw std::runtime_error("wrong");
+      }};
   const Findings faults = check_image(recorded.node(), bad, deadline_ns);
   for (const char* subject : {"recipes", "libtorch", "DEBIAN_VERSION"})
     EXPECT_EQ(find(faults, "image", subject).verdict, Verdict::kFailure) << subject;

@@ -10,9 +10,9 @@ namespace pharos::launch {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::find;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-using testing::find;
 
 NcclLog read(const std::string& name) {
   NcclLog log;
@@ -64,9 +64,11 @@ TEST(NcclLog, EqualWarningsAreOne) {
 }
 
 TEST(NcclLog, OtherSpellingsOfGin) {
-  for (const auto& [text, verdict] : {std::pair{"NCCL INFO Device API initialized\nNCCL INFO GIN proxy mode enabled (type 2)\n", Verdict::kOk},
-                                      std::pair{"NCCL INFO Device API initialized\nNCCL INFO GIN proxy mode enabled (type 3)\n", Verdict::kWarning},
-                                      std::pair{"Device API initialized\nDevice API initialized\nGIN proxy mode enabled (type 2)\n", Verdict::kFailure}}) {
+  for (const auto& [text, verdict] :
+       {std::pair{"NCCL INFO Device API initialized\nNCCL INFO GIN proxy mode enabled (type 2)\n", Verdict::kOk},
+        std::pair{"NCCL INFO Device API initialized\nNCCL INFO GIN proxy mode enabled (type 3)\n", Verdict::kWarning},
+        std::pair{"Device API initialized\nDevice API initialized\nGIN proxy mode enabled (type 2)\n",
+                  Verdict::kFailure}}) {
     NcclLog log;
     read_nccl_log(text, log);
     EXPECT_EQ(find(judge_nccl_log(log, true), "log", "GIN").verdict, verdict) << text;

@@ -9,9 +9,9 @@ namespace pharos::launch {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::find;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::find;
 using testing::RecordedNode;
 
 void record_interfaces(RecordedNode& recorded) {
@@ -41,7 +41,8 @@ TEST(Network, AnEfaNode) {
 
 TEST(Network, APortThatIsDownIsNamed) {
   RecordedNode recorded;
-  recorded.add_rdma("mlx5_0", "0x15b3", "4: ACTIVE", "InfiniBand").add_rdma("mlx5_1", "0x15b3", "1: DOWN", "InfiniBand");
+  recorded.add_rdma("mlx5_0", "0x15b3", "4: ACTIVE", "InfiniBand")
+      .add_rdma("mlx5_1", "0x15b3", "1: DOWN", "InfiniBand");
   const Findings findings = judge_rdma_devices(list_rdma_devices(recorded.node()));
   EXPECT_EQ(find(findings, "network", "mlx5_0:1").verdict, Verdict::kOk);
   EXPECT_EQ(find(findings, "network", "mlx5_1:1").verdict, Verdict::kWarning);
@@ -98,23 +99,26 @@ const Case kCases[] = {
        f.plugin_name = "";
      },
      true, Verdict::kFailure, "sockets", "unset NCCL_NET_PLUGIN"},
-    {"other provider", [](ProviderFacts& f) { f.fi_provider = "tcp"; }, true, Verdict::kFailure, "libfabric without EFA",
-     "FI_PROVIDER=efa"},
+    {"other provider", [](ProviderFacts& f) { f.fi_provider = "tcp"; }, true, Verdict::kFailure,
+     "libfabric without EFA", "FI_PROVIDER=efa"},
     {"provider excluded", [](ProviderFacts& f) { f.fi_provider = "^efa"; }, true, Verdict::kFailure,
      "libfabric without EFA", ""},
-    {"sockets chosen", [](ProviderFacts& f) { f.nccl_net = "Socket"; }, true, Verdict::kFailure, "sockets", "unset NCCL_NET"},
+    {"sockets chosen", [](ProviderFacts& f) { f.nccl_net = "Socket"; }, true, Verdict::kFailure, "sockets",
+     "unset NCCL_NET"},
     {"verbs on EFA", [](ProviderFacts& f) { f.nccl_net = "IB"; }, true, Verdict::kFailure, "nothing", ""},
     {"no device files", [](ProviderFacts& f) { f.has_device_files = false; }, true, Verdict::kFailure, "sockets",
      "--device=/dev/infiniband"},
     {"efa down", [](ProviderFacts& f) { f.devices = {device(true, "DOWN")}; }, true, Verdict::kFailure, "sockets", ""},
     {"infiniband", [](ProviderFacts&) {}, false, Verdict::kOk, "InfiniBand", "1 device"},
-    {"all ports down", [](ProviderFacts& f) { f.devices = {device(false, "DOWN")}; }, false, Verdict::kFailure, "sockets",
-     "mlx5_0"},
+    {"all ports down", [](ProviderFacts& f) { f.devices = {device(false, "DOWN")}; }, false, Verdict::kFailure,
+     "sockets", "mlx5_0"},
     {"one port down", [](ProviderFacts& f) { f.devices.push_back(device(false, "INIT")); }, false, Verdict::kWarning,
      "InfiniBand", "less bandwidth"},
-    {"switched off", [](ProviderFacts& f) { f.ib_disable = "1"; }, false, Verdict::kFailure, "sockets", "unset NCCL_IB_DISABLE"},
+    {"switched off", [](ProviderFacts& f) { f.ib_disable = "1"; }, false, Verdict::kFailure, "sockets",
+     "unset NCCL_IB_DISABLE"},
     {"not switched off", [](ProviderFacts& f) { f.ib_disable = "0"; }, false, Verdict::kOk, "InfiniBand", ""},
-    {"no verbs library", [](ProviderFacts& f) { f.is_verbs_loaded = false; }, false, Verdict::kFailure, "sockets", "libibverbs1"},
+    {"no verbs library", [](ProviderFacts& f) { f.is_verbs_loaded = false; }, false, Verdict::kFailure, "sockets",
+     "libibverbs1"},
     {"sockets chosen on IB", [](ProviderFacts& f) { f.nccl_net = "Socket"; }, false, Verdict::kFailure, "sockets", ""},
     {"plain node", [](ProviderFacts& f) { f.devices.clear(); }, false, Verdict::kNote, "sockets", "no RDMA device"},
     {"verbs on a plain node",
