@@ -199,11 +199,9 @@ class SeveralRanks(DoctorTest):
     def test_nodes_that_differ(self):
         """Two nodes with another NCCL each, whose folder of the same name is not the same one."""
         port, report = free_port(), self.folder / "report.json"
-        for name in ("libnccl.so.2", "a", "b"):
-            if name == "libnccl.so.2":
-                (self.folder / name).symlink_to(FAKE_DRIVER)
-            else:
-                (self.folder / name).mkdir()
+        (self.folder / "libnccl.so.2").symlink_to(FAKE_DRIVER)
+        for name in ("a", "b"):
+            (self.folder / name).mkdir()
         ranks = []
         for rank, folder, version in ((0, "a", 22903), (1, "b", 22705)):
             env = place(rank, 2, port, LD_LIBRARY_PATH=self.folder, FAKE_NCCL_VERSION=version)
@@ -214,7 +212,8 @@ class SeveralRanks(DoctorTest):
         self.assertEqual(outputs[1], "")  # rank 0 speaks for all
         findings = json.loads(report.read_text())["findings"]
         self.assertEqual(self.find(findings, "same", "NCCL")["value"], "2.27.5 on node-1; 2.29.3 on node-0")
-        self.assertIn("ns", self.find(findings, "clocks", "node-1")["data"].__str__())
+        clock = self.find(findings, "clocks", "node-1")["data"]
+        self.assertLessEqual(abs(clock["offset_ns"]), clock["error_ns"])  # both have the clock of this machine
         self.assertIn("not there", self.find(findings, "token", "node-1")["value"])
         self.assertEqual({one["host"] for one in findings if one["check"] == "versions"}, {"node-0", "node-1"})
 
@@ -231,16 +230,16 @@ class SeveralRanks(DoctorTest):
         self.assertIn("node node-1", finished.stdout)
         self.assertRegex(finished.stdout, r"(?m)^cpu ")
 
-    def test_a_rank_that_stands_still_ends_with_the_time(self):
+    def test_a_rank_that_stands_still_is_named_within_the_time(self):
         port, report = free_port(), self.folder / "report.json"
-        options = ("--only", "cpu,ranks,clocks,collectives,pairs", "--timeout", "5", *FAST)
-        second = self.start(*options, env=place(1, 2, port, PHAROS_NVML=FAKE_DRIVER))
+        options = ("--only", "cpu,ranks,clocks,collectives,pairs", "--timeout", "3", *FAST)
+        second = self.start(*options, env=place(1, 2, port))
         second.send_signal(signal.SIGSTOP)
         first = self.start(*options, "--json", str(report), env=place(0, 2, port))
         output = first.communicate(timeout=60)[0]
         self.assertEqual(first.returncode, 2, output)
         findings = json.loads(report.read_text())["findings"]
-        self.assertEqual(self.find(findings, "ranks")["verdict"], "failure")
+        self.assertIn("have not come: 1", self.find(findings, "ranks")["value"])
         self.assertNotEqual(self.find(findings, "cpu")["value"], "")
 
 
