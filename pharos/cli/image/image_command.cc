@@ -1,6 +1,6 @@
 #include "pharos/cli/image/image_command.h"
 
-#include <torch/version.h>
+#include <torch/headeronly/version.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>

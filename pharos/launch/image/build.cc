@@ -79,7 +79,7 @@ std::vector<std::string> build_arguments(const ImageRequest& request, const fs::
   const fs::path versions = dockerfile.parent_path() / "versions.env";
   if (fs::exists(versions)) {
     const auto declared = declared_arguments(base::read_regular_file(dockerfile));
-    for (const NamedVersion& version : read_versions(versions)) {
+    for (const NamedVersion& version : read_version_table(versions)) {
       const bool is_declared = std::find(declared.begin(), declared.end(), version.name) != declared.end();
       if (is_declared && !is_given(version.name)) arguments.push_back(version.name + "=" + version.version);
     }

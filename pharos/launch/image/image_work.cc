@@ -19,10 +19,17 @@ namespace {
 /// Commands that take something back must not hang where the first one did.
 constexpr std::int64_t kUndoLimitMs = 60'000;
 
+/// Beside the image: a rename within one file system is one step. mkdtemp replaces the X.
+std::string folder_pattern(const std::filesystem::path& result) {
+  std::string name(1, '.');
+  name.append(result.filename().string()).append(".XXXXXX");
+  return (result.parent_path() / name).string();
+}
+
 std::filesystem::path make_temporary_folder(const std::filesystem::path& result) {
   const std::filesystem::path parent = result.parent_path();
   base::make_directories(parent);
-  std::string pattern = (parent / ("." + result.filename().string() + ".XXXXXX")).string();
+  std::string pattern = folder_pattern(result);
   if (mkdtemp(pattern.data()) == nullptr) {
     throw base::UserError({.what = "Cannot write to the folder " + parent.string() + ": " + std::strerror(errno) + ".",
                            .where = "--output",
@@ -49,8 +56,7 @@ ImageWork::ImageWork(std::filesystem::path result, bool is_dry_run, const base::
       guard_(guard),
       progress_(progress),
       start_ns_(base::monotonic_ns()) {
-  folder_ = is_dry_run ? result_.parent_path() / ("." + result_.filename().string() + ".XXXXXX")
-                       : make_temporary_folder(result_);
+  folder_ = is_dry_run ? std::filesystem::path(folder_pattern(result_)) : make_temporary_folder(result_);
 }
 
 ImageWork::~ImageWork() {

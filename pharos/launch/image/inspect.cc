@@ -54,7 +54,7 @@ ImageFacts inspect_image(const std::filesystem::path& path) {
   ImageFacts facts = parse_superblock(bytes, static_cast<std::int64_t>(file_bytes), path);
   const base::CommandResult table = base::run_command({.words = {"unsquashfs", "-cat", path.string(), kTable}});
   facts.has_pharos = table.exit_code == 0 && !table.output.empty();
-  if (facts.has_pharos) facts.versions = parse_versions(table.output, path / kTable);
+  if (facts.has_pharos) facts.versions = parse_version_table(table.output, path / kTable);
   return facts;
 }
 

@@ -17,7 +17,7 @@ struct ImageFacts {
   std::int64_t created_s = 0;  ///< Unix time
   std::string compression;     ///< "zstd", "gzip", …
   bool has_pharos = false;     ///< /usr/local/share/pharos/versions.env is there
-  std::vector<NamedVersion> versions;
+  std::vector<NamedVersion> versions = {};
 };
 
 /// From the first 96 bytes of a squashfs file of version 4 (Linux, fs/squashfs/squashfs_fs.h). UserError for another

@@ -18,7 +18,7 @@ bool is_name(std::string_view text) {
 
 }  // namespace
 
-std::vector<NamedVersion> parse_versions(std::string_view text, const std::filesystem::path& path) {
+std::vector<NamedVersion> parse_version_table(std::string_view text, const std::filesystem::path& path) {
   std::vector<NamedVersion> versions;
   std::istringstream lines{std::string(text)};
   std::string line;
@@ -42,8 +42,8 @@ std::vector<NamedVersion> parse_versions(std::string_view text, const std::files
   return versions;
 }
 
-std::vector<NamedVersion> read_versions(const std::filesystem::path& path) {
-  return parse_versions(base::read_regular_file(path), path);
+std::vector<NamedVersion> read_version_table(const std::filesystem::path& path) {
+  return parse_version_table(base::read_regular_file(path), path);
 }
 
 std::vector<std::string> declared_arguments(std::string_view dockerfile) {

@@ -16,8 +16,8 @@ struct NamedVersion {
 
 /// The table in `text`: lines NAME=VERSION, `#` starts a comment. UserError with file:line for another form and for a
 /// name that stands there twice. `path` is for messages.
-std::vector<NamedVersion> parse_versions(std::string_view text, const std::filesystem::path& path);
-std::vector<NamedVersion> read_versions(const std::filesystem::path& path);
+std::vector<NamedVersion> parse_version_table(std::string_view text, const std::filesystem::path& path);
+std::vector<NamedVersion> read_version_table(const std::filesystem::path& path);
 
 /// Names that a Dockerfile declares by ARG.
 std::vector<std::string> declared_arguments(std::string_view dockerfile);
