@@ -19,6 +19,7 @@
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
 #include "pharos/cli/hf/hf_command.h"
+#include "pharos/cli/image/image_command.h"
 #include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/pipeline/pipeline_command.h"
 #include "pharos/cli/plan_command.h"
@@ -84,6 +85,7 @@ int run(int argc, char** argv) {
   add_hf_command(app);
   add_trace_command(app);
   add_pipeline_command(app);
+  add_image_command(app);
   add_doctor_command(app);
   try {
     check_sub_command(app, argc, argv);

@@ -1,6 +1,7 @@
 #include "pharos/cli/doctor/benchmarks.h"
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
 
 #include <functional>
@@ -16,7 +17,7 @@ std::vector<at::Device> devices_of(const std::string& device, std::optional<std:
   if (device != "cuda") return {at::kCPU};
   if (local_rank) return {{at::kCUDA, static_cast<at::DeviceIndex>(*local_rank)}};
   std::vector<at::Device> devices;
-  const auto count = static_cast<int>(at::globalContext().getNumGPUs());
+  const auto count = at::detail::getCUDAHooks().getNumGPUs();
   for (int index = 0; index < count; ++index) devices.emplace_back(at::kCUDA, static_cast<at::DeviceIndex>(index));
   return devices;
 }
@@ -40,7 +41,7 @@ std::vector<double> measure(double amount, const std::function<at::Tensor()>& wo
 
 std::string find_device(std::int64_t local_rank) {
   if (!at::globalContext().hasCUDA()) return "cpu";
-  return static_cast<std::int64_t>(at::globalContext().getNumGPUs()) > local_rank ? "cuda" : "cpu";
+  return at::detail::getCUDAHooks().getNumGPUs() > local_rank ? "cuda" : "cpu";
 }
 
 std::vector<launch::Measurement> measure_gemm(const std::string& device, std::optional<std::int64_t> local_rank) {

@@ -104,7 +104,7 @@ class Doctor {
                                      throw std::runtime_error("a product of two matrices is wrong");
                                  }};
     if (fs::exists(table) || !arguments_.versions_path.empty()) {
-      options.versions = launch::read_versions(table);
+      options.versions = launch::read_version_table(table);
     } else {
       report_.add({{.check = "image",
                     .subject = "versions",

@@ -1,11 +1,7 @@
 #include "pharos/launch/doctor/image/image.h"
 
-#include <algorithm>
-#include <sstream>
+#include <cctype>
 
-#include "pharos/base/error.h"
-#include "pharos/base/file.h"
-#include "pharos/base/subprocess.h"
 #include "pharos/launch/doctor/bounded.h"
 #include "pharos/launch/doctor/image/parts.h"
 
@@ -32,26 +28,6 @@ Finding bounded_finding(const Finding& title, std::int64_t deadline_ns, const st
 }
 
 }  // namespace
-
-std::map<std::string, std::string> read_versions(const std::filesystem::path& path) {
-  std::map<std::string, std::string> versions;
-  std::istringstream lines(base::read_regular_file(path));
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    const auto begin = line.find_first_not_of(" \t\r");
-    if (begin == std::string::npos || line[begin] == '#') continue;
-    const auto equals = line.find('=');
-    if (equals == std::string::npos || equals == begin) {
-      throw base::UserError({.what = "Cannot read '" + line + "' as NAME=VERSION.",
-                             .where = path.string() + ":" + std::to_string(number),
-                             .fix = "Give one NAME=VERSION on each line; a comment begins with #."});
-    }
-    const auto end = line.find_last_not_of(" \t\r");
-    versions[line.substr(begin, equals - begin)] = line.substr(equals + 1, end - equals);
-  }
-  return versions;
-}
 
 Finding judge_part(const std::string& name, const std::string& version, const FoundPart& found) {
   Finding finding{.check = "image", .subject = name, .value = version};

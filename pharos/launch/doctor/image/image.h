@@ -2,17 +2,14 @@
 // in that version, and can be loaded. What the table does not name does not belong to the image.
 #pragma once
 
-#include <filesystem>
 #include <functional>
-#include <map>
 #include <string>
+#include <vector>
 
 #include "pharos/launch/doctor/node.h"
+#include "pharos/launch/image/versions.h"
 
 namespace pharos::launch {
-
-/// NAME=VERSION lines of a table (docker/versions.env), without comments. UserError naming file and line.
-std::map<std::string, std::string> read_versions(const std::filesystem::path& path);
 
 /// What was found of one part.
 struct FoundPart {
@@ -26,8 +23,8 @@ struct FoundPart {
 Finding judge_part(const std::string& name, const std::string& version, const FoundPart& found);
 
 struct ImageOptions {
-  std::map<std::string, std::string> versions;  ///< of the table
-  std::string libtorch_version;                 ///< of the running program
+  std::vector<NamedVersion> versions;  ///< of the table
+  std::string libtorch_version;        ///< of the running program
   std::size_t num_recipes = 0;
   std::function<void()> compute;  ///< a small product with libtorch, throws when it is wrong
 };

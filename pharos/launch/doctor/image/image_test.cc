@@ -1,10 +1,8 @@
 #include "pharos/launch/doctor/image/image.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "pharos/base/clock.h"
-#include "pharos/base/error.h"
 #include "pharos/launch/doctor/test_support.h"
 
 namespace pharos::launch {
@@ -16,27 +14,13 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using testing::RecordedNode;
 
-TEST(Image, ReadsATableOfVersions) {
-  RecordedNode recorded;
-  recorded.write("/table", "# what is in it\nNCCL_VERSION=2.29.3-1\n\n  UBUNTU_VERSION=24.04  ");
-  EXPECT_THAT(read_versions(recorded.node().path("/table")),
-              ElementsAre(Pair("NCCL_VERSION", "2.29.3-1"), Pair("UBUNTU_VERSION", "24.04")));
-  recorded.write("/table", "NCCL_VERSION=1\nfrom here on");
-  try {
-    read_versions(recorded.node().path("/table"));
-    FAIL();
-  } catch (const base::UserError& error) {
-    EXPECT_THAT(error.parts().where, HasSubstr("table:2"));
-  }
-}
-
 struct Case {
   const char* wanted;
   FoundPart found;
   Verdict verdict;
 };
 
-TEST(Image, APartMustBeThereInItsVersion) {
+TEST(ImageCheck, APartMustBeThereInItsVersion) {
   const Case cases[] = {
       {"2.29.3-1", {.version = "2.29.3"}, Verdict::kOk},
       {"2.11.0", {.version = "2.11.0+cu128"}, Verdict::kOk},
@@ -52,7 +36,7 @@ TEST(Image, APartMustBeThereInItsVersion) {
     EXPECT_EQ(judge_part("PART", one.wanted, one.found).verdict, one.verdict) << one.wanted << " " << one.found.version;
 }
 
-TEST(Image, OnlyWhatTheTableNamesIsLookedFor) {
+TEST(ImageCheck, OnlyWhatTheTableNamesIsLookedFor) {
   RecordedNode recorded;
   recorded.write("/etc/os-release", "NAME=\"Debian\"\nVERSION_ID=\"12\"");
   const std::int64_t deadline_ns = base::monotonic_ns() + 60'000'000'000;

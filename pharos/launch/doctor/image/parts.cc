@@ -74,6 +74,8 @@ FoundPart find_plugin(const Question& question) {
 
 FoundPart find_torch(const Question& question) { return {.version = question.libtorch_version}; }
 
+FoundPart find_pharos(const Question& question) { return {.version = question.node.versions.value("pharos", "")}; }
+
 FoundPart find_system(const Question& question) {
   std::string version = field_of(question.node.read("/etc/os-release").value_or(""), "VERSION_ID=");
   std::erase(version, '"');
