@@ -16,10 +16,12 @@
 #include "pharos/cli/config_command.h"
 #include "pharos/cli/data_command.h"
 #include "pharos/cli/env/env_command.h"
+#include "pharos/cli/doctor/doctor_command.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
 #include "pharos/cli/goodput/goodput_command.h"
 #include "pharos/cli/hf/hf_command.h"
+#include "pharos/cli/image/image_command.h"
 #include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/pipeline/pipeline_command.h"
 #include "pharos/cli/plan_command.h"
@@ -87,6 +89,8 @@ int run(int argc, char** argv) {
   add_goodput_command(app);
   add_pipeline_command(app);
   add_env_command(app);
+  add_image_command(app);
+  add_doctor_command(app);
   try {
     check_sub_command(app, argc, argv);
     check_words(argc, argv);
