@@ -276,6 +276,7 @@ TEST_F(PodTest, CodesTellTheControllerWhatToTryAgain) {
       {"kill -KILL $$", 137, 137},
       {"exit 1", 1, 1},
       {"[ $RANK = 2 ] || exit 2", 2, 2},
+      {"[ $RANK = 2 ] && exit 3; exit 2", 2, 2},
   };
   for (const auto& [program, pytorch_job, job_set] : kCases) {
     const JobRequest job = request(program);

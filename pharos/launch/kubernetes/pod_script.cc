@@ -65,7 +65,7 @@ while [ -n "$pids" ]; do
     fi
     wait "$pid"
     code=$?
-    if [ "$code" -ne 0 ] && [ "$result" -eq 0 ]; then
+    if [ "$code" -ne 0 ] && { [ "$result" -eq 0 ] || [ "$code" -eq 2 ]; }; then
       result=$code
       [ "$code" -ne 4 ] || patience=30
       echo "node $node: a rank (process $pid) left with code $code" >&2
