@@ -175,6 +175,10 @@ TEST(EnvironmentPlan, GpuAndFamilyComeFromTheRecipesNames) {
   resolved.recipe_name = "qwen3_8b_pretrain_64gpu_h100_bf16";
   EXPECT_EQ(value_of(plan_environment(resolved, NetworkProfile::kIb, lens::MapEnvironment()).variables, kConnections),
             "8");
+  // An alias has the name of its base.
+  const config::ResolvedConfig alias = config::resolve({.recipe = "llama3_8b_nvfp4_pretrain"});
+  EXPECT_EQ(value_of(plan_environment(alias, NetworkProfile::kIb, lens::MapEnvironment()).variables, kConnections),
+            "32");
 }
 
 TEST(EnvironmentPlan, ProfilesSetTheirNetwork) {

@@ -180,7 +180,7 @@ Json job_set(const Json& metadata, const Json& pod, std::int64_t num_nodes, std:
                     {"podFailurePolicy", {{"rules", Json::array({not_again})}}},
                     {"template", pod}};
   const Json give_up = {
-      {"name", "user-error"}, {"action", "FailJobSet"}, {"onJobFailureReasons", Json::array({"PodFailurePolicy"})}};
+      {"name", "userError"}, {"action", "FailJobSet"}, {"onJobFailureReasons", Json::array({"PodFailurePolicy"})}};
   return {{"apiVersion", "jobset.x-k8s.io/v1alpha2"},
           {"kind", "JobSet"},
           {"metadata", metadata},
