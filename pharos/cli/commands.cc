@@ -15,6 +15,7 @@
 #include "pharos/base/text.h"
 #include "pharos/cli/config_command.h"
 #include "pharos/cli/data_command.h"
+#include "pharos/cli/env/env_command.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
 #include "pharos/cli/hf/hf_command.h"
@@ -83,6 +84,7 @@ int run(int argc, char** argv) {
   add_hf_command(app);
   add_trace_command(app);
   add_pipeline_command(app);
+  add_env_command(app);
   try {
     check_sub_command(app, argc, argv);
     check_words(argc, argv);
