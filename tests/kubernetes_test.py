@@ -20,10 +20,14 @@ def validator(kind):
     return jsonschema.Draft202012Validator(schema)
 
 
+DEFAULTS = {"--image": "registry.example/pharos:1", "--mounts": "/fsx:/fsx", "--run-dir": "/fsx/runs/a", "--nodes": "2",
+            "--gpus-per-node": "2", "--profile": "tcp"}
+
+
 def launch(kind, *words, recipe="deepseek_v2_lite_tiny"):
-    command = [PROGRAM, "launch", recipe, "--k8s", kind, "--dry-run", "--image", "registry.example/pharos:1", "--mounts", "/fsx:/fsx",
-               "--run-dir", "/fsx/runs/a", "--nodes", "2", "--gpus-per-node", "2", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    options = [word for name, value in DEFAULTS.items() if name not in words for word in (name, value)]
+    return subprocess.run([PROGRAM, "launch", recipe, "--k8s", kind, "--dry-run", *options, *words], capture_output=True, text=True,
+                          timeout=60, check=False)
 
 
 def paths(node, path=()):
@@ -95,11 +99,16 @@ class KubernetesTest(unittest.TestCase):
             self.assertFalse(check.is_valid(broken))
 
     def test_what_cannot_work_is_refused(self):
+        self.assertIn("kubectl apply", subprocess.run([PROGRAM, "launch", "quickstart", "--k8s"], capture_output=True, text=True, timeout=60,
+                                                      check=False).stderr)
         cases = {
             ("--mounts", ".:/fsx"): "Cannot mount '.:/fsx' in a pod",
             ("--run-dir", "/tmp/runs"): "is in no mount",
             ("--profile", "efa", "dist.device=cuda"): "number of EFA devices",
             ("--nsys",): "--nsys",
+            ("--partition", "p"): "--partition",
+            ("--k8s-node-selector", "p5"): "no label of a node",
+            ("no.such=1",): "no.such",
         }
         for words, message in cases.items():
             with self.subTest(words=words):

@@ -60,13 +60,6 @@ void check(const JobRequest& request, const KubernetesOptions& options, const st
            "Give it: 32 on p5, 16 on p5en, 8 on p6-b200, 4 on p4d; 0 for none.",
            "A pod sees only devices that it asked for as vpc.amazonaws.com/efa.");
   }
-  std::vector<std::string> words = {request.recipe, request.program, request.run_folder.string(), request.name};
-  words.insert(words.end(), request.overrides.begin(), request.overrides.end());
-  words.insert(words.end(), request.train_options.begin(), request.train_options.end());
-  for (const std::string& word : words) {
-    if (word.find('\0') != std::string::npos)
-      refuse("A word of the command line has a NUL character.", "Leave it out.");
-  }
   const std::filesystem::path run_folder =
       (std::filesystem::path(request.container->work_folder) / request.run_folder).lexically_normal();
   const bool is_kept = std::any_of(mounts.begin(), mounts.end(), [&](const Mount& mount) {

@@ -4,24 +4,17 @@
 #include <vector>
 
 #include "pharos/launch/environment/profile_variables.h"
+#include "pharos/launch/slurm/shell_text.h"
 
 namespace pharos::launch {
 namespace {
-
-std::string shell_word(std::string_view text) {
-  std::string word = "'";
-  for (const char character : text) word += character == '\'' ? std::string("'\\''") : std::string(1, character);
-  return word + "'";
-}
 
 std::string command_line(const JobRequest& request) {
   std::vector<std::string> words = {request.program, "train", request.recipe};
   words.insert(words.end(), request.overrides.begin(), request.overrides.end());
   words.insert(words.end(), request.train_options.begin(), request.train_options.end());
   words.insert(words.end(), {"--run-dir", request.run_folder.string()});
-  std::string line;
-  for (const std::string& word : words) line += shell_word(word) + " ";
-  return line + "$resume";
+  return slurm::quote_all(words) + " $resume";
 }
 
 /// What the user set goes along, but for the search path of this machine's libraries: those of the image count.
@@ -99,7 +92,7 @@ exit "$result"
 
 std::string pod_script(const JobRequest& request, KubernetesKind kind) {
   const bool is_operator = kind == KubernetesKind::kPyTorchJob;
-  const std::string run_yaml = shell_word((request.run_folder / "run.yaml").string());
+  const std::string run_yaml = slurm::quote((request.run_folder / "run.yaml").string());
   std::ostringstream script;
   script << "set -u\n"
          << "num_ranks=" << request.gpus_per_node << "\n"
