@@ -22,6 +22,7 @@
 #include "pharos/cli/goodput/goodput_command.h"
 #include "pharos/cli/hf/hf_command.h"
 #include "pharos/cli/image/image_command.h"
+#include "pharos/cli/launch/launch_command.h"
 #include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/pipeline/pipeline_command.h"
 #include "pharos/cli/plan_command.h"
@@ -78,6 +79,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", PHAROS_VERSION);
   app.require_subcommand(1);
   add_train_command(app, {argv + std::min(argc, 1), argv + argc});
+  add_launch_command(app);
   add_plan_command(app);
   add_parity_command(app);
   add_generate_command(app);
