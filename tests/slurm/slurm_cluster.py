@@ -32,6 +32,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool_%n
+TmpFS={folder}/tmp_%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd_%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -41,7 +42,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 JobRequeue=1
 ReturnToService=2
 SlurmdTimeout=60
@@ -145,6 +146,7 @@ class SlurmCluster:
         (self.folder / "state").mkdir()
         for name in self.nodes:
             (self.folder / f"spool_{name}").mkdir()
+            (self.folder / f"tmp_{name}").mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SALLOC", "MASTER_", "PHAROS_"))}
         self.environment = kept | {"SLURM_CONF": str(configuration), "OMP_NUM_THREADS": "1"}
 
