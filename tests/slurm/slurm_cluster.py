@@ -4,7 +4,6 @@ Needs the Debian packages slurm-wlm and munge and root, who may make namespaces:
 process into its own process and mount namespace, where the nodes' names stand in /etc/hosts. Whatever happens to the test,
 nothing outlives it, and two tests at once do not meet."""
 
-import json
 import os
 import pathlib
 import random
@@ -49,9 +48,11 @@ SlurmdTimeout=60
 KillWait=60
 MinJobAge=3600
 MpiDefault=none
+GresTypes=gpu
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO
-PartitionName=short Nodes=ALL MaxTime=00:30:00
+PartitionName=main Nodes={main} Default=YES MaxTime=INFINITE
+PartitionName=all Nodes=ALL MaxTime=INFINITE
+PartitionName=short Nodes={main} MaxTime=00:30:00
 """
 
 
@@ -99,9 +100,12 @@ def wait_until(condition, what, seconds=JOB_S, details=lambda: ""):
 class SlurmCluster:
     """`with SlurmCluster() as cluster:` has all nodes idle. cluster.environment is for every command that talks to it."""
 
-    def __init__(self, nodes=NODES, cpus_per_node=16):
-        self.nodes = tuple(nodes)
-        self.cpus_per_node = cpus_per_node
+    def __init__(self, nodes=NODES, further=(), unnamed=(), cpus_per_node=16, gpus_per_node=8):
+        """nodes: of the default partition; further: only in partition `all`; unnamed: likewise, and no host of that name is
+        known. GPUs exist for the scheduler alone."""
+        self.main, self.named = tuple(nodes), (*nodes, *further)
+        self.nodes = (*self.named, *unnamed)
+        self.cpus_per_node, self.gpus_per_node = cpus_per_node, gpus_per_node
         self.processes = {}
 
     def __enter__(self):
@@ -131,18 +135,21 @@ class SlurmCluster:
 
     def _name_hosts(self):
         hosts = self.folder / "hosts"
-        hosts.write_text(pathlib.Path("/etc/hosts").read_text() + "".join(f"127.0.0.1 {name}\n" for name in self.nodes))
+        hosts.write_text(pathlib.Path("/etc/hosts").read_text() + "".join(f"127.0.0.1 {name}\n" for name in self.named))
         subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
 
     def _configure(self):
         controller_port, *self.ports = free_ports(1 + len(self.nodes))
         lines = [
-            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={self.cpus_per_node} RealMemory=64000 State=UNKNOWN"
+            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={self.cpus_per_node} RealMemory=64000 Gres=gpu:{self.gpus_per_node}"
             for name, port in zip(self.nodes, self.ports)
         ]
         configuration = self.folder / "slurm.conf"
         configuration.write_text(CONFIGURATION.format(
-            host=socket.gethostname(), controller_port=controller_port, folder=self.folder, nodes="\n".join(lines)))
+            host=socket.gethostname(), controller_port=controller_port, folder=self.folder, nodes="\n".join(lines), main=",".join(self.main)))
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{self.gpus_per_node - 1}]\n")
+        for number in range(self.gpus_per_node):
+            (self.folder / f"gpu{number}").touch()
         (self.folder / "state").mkdir()
         for name in self.nodes:
             (self.folder / f"spool_{name}").mkdir()
@@ -253,5 +260,5 @@ class SlurmCluster:
 
 if __name__ == "__main__":  # a shell with a cluster around it, to try things by hand
     run_in_namespaces()
-    with SlurmCluster(sys.argv[1].split(",") if len(sys.argv) > 1 else NODES) as shell_cluster:
+    with SlurmCluster(further=sys.argv[1:]) as shell_cluster:
         subprocess.run(["bash", "--norc"], env=shell_cluster.environment, check=False)
