@@ -8,7 +8,6 @@ import os
 import pathlib
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -97,6 +96,27 @@ def wait_until(condition, what, seconds=JOB_S, details=lambda: ""):
     raise AssertionError(f"never came: {what}\n{details()}")
 
 
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def parent_of(pid):
+    try:
+        return int(re.search(r"^PPid:\s*(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1])
+    except OSError:
+        return 0
+
+
+def command_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 class SlurmCluster:
     """`with SlurmCluster() as cluster:` has all nodes idle. cluster.environment is for every command that talks to it."""
 
@@ -128,8 +148,8 @@ class SlurmCluster:
             subprocess.run(["scancel", "--user=root", "--signal=KILL"], env=self.environment, capture_output=True, timeout=START_S, check=False)
         for name in [*self.nodes, "slurmctld", "munged"]:
             self._end(name)
-        for pid in self._own_processes():  # a step's slurmstepd and its tasks survive their slurmd
-            os.kill(pid, signal.SIGKILL)
+        for pid in self._processes_with(f"SLURM_CONF={self.environment['SLURM_CONF']}"):  # steps and tasks survive their slurmd
+            kill(pid)
         subprocess.run(["umount", "/etc/hosts"], capture_output=True, check=False)
         self.temporary.cleanup()
 
@@ -190,34 +210,29 @@ class SlurmCluster:
             process.kill()
             process.wait()
 
-    def _own_processes(self):
-        """Those that were started with this cluster's SLURM_CONF, and slurmstepd, whose command line tells no cluster."""
+    def _processes_with(self, variable):
+        """Numbers of the processes whose environment has NAME=VALUE, besides this one."""
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
+                if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:  # it ended
                 continue
-            if f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment.split(b"\0"):
-                found.append(int(entry.name))
         return found
 
     def start_node(self, name):
         self._start(name, "slurmd", "-D", "-N", name)
 
     def kill_node(self, name):
-        """As if the machine had lost power: its slurmd and all that runs on it."""
+        """As if the machine had lost power: its slurmd, the steps' slurmstepd and all that they run."""
+        tasks = self._processes_with(f"SLURMD_NODENAME={name}")
+        steps = {parent for pid in tasks if (parent := parent_of(pid)) and command_of(parent).startswith("slurmstepd")}
         self.processes.pop(name).kill()
-        for pid in self._own_processes():
-            try:
-                environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if f"SLURMD_NODENAME={name}".encode() in environment.split(b"\0") or words.startswith(b"slurmstepd") and name.encode() in words:
-                os.kill(pid, signal.SIGKILL)
+        for pid in [*steps, *tasks]:
+            kill(pid)
 
     def wait_idle(self):
         wait_until(lambda: set(self.node_states().values()) == {"idle"}, "idle nodes", START_S, self.logs)
