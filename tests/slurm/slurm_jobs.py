@@ -7,7 +7,7 @@ import sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 
-from pharos_program import PROGRAM, RECIPE, ProgramTest, losses  # noqa: E402
+from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run  # noqa: E402,F401
 from slurm_cluster import SlurmCluster, wait_until  # noqa: E402
 
 FIXED_BATCH = "train.rampup_batch_size=null"  # the ramp of the recipe does not divide over two ranks
