@@ -15,9 +15,14 @@
 #include "pharos/base/text.h"
 #include "pharos/cli/config_command.h"
 #include "pharos/cli/data_command.h"
+#include "pharos/cli/env/env_command.h"
+#include "pharos/cli/doctor/doctor_command.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
+#include "pharos/cli/goodput/goodput_command.h"
 #include "pharos/cli/hf/hf_command.h"
+#include "pharos/cli/image/image_command.h"
+#include "pharos/cli/launch/launch_command.h"
 #include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/pipeline/pipeline_command.h"
 #include "pharos/cli/plan_command.h"
@@ -74,6 +79,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", PHAROS_VERSION);
   app.require_subcommand(1);
   add_train_command(app, {argv + std::min(argc, 1), argv + argc});
+  add_launch_command(app);
   add_plan_command(app);
   add_parity_command(app);
   add_generate_command(app);
@@ -82,7 +88,11 @@ int run(int argc, char** argv) {
   add_data_command(app);
   add_hf_command(app);
   add_trace_command(app);
+  add_goodput_command(app);
   add_pipeline_command(app);
+  add_env_command(app);
+  add_image_command(app);
+  add_doctor_command(app);
   try {
     check_sub_command(app, argc, argv);
     check_words(argc, argv);

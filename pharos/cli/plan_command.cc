@@ -34,19 +34,6 @@ struct Arguments {
   std::string costs_run;      ///< folder of a run
 };
 
-/// The fewest ranks the configuration runs on. Its problems are left to the reading that knows the number of ranks.
-std::int64_t smallest_world_size(const config::ResolveRequest& request) {
-  std::int64_t world_size = 1;
-  const auto look = [&](config::ResolvedConfig& resolved) {
-    world_size = plan::smallest_world_size(resolved.config.model);
-  };
-  try {
-    config::prepare(request, 1, config::Purpose::kPlan, look);
-  } catch (const base::UserError&) {
-  }
-  return world_size;
-}
-
 void show_schedule(const Arguments& arguments, const config::ResolvedConfig& resolved, std::int64_t world_size,
                    const std::optional<std::filesystem::path>& costs_run) {
   if (resolved.config.model.pipeline_model_parallel_size == 1) {

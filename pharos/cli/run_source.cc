@@ -1,8 +1,10 @@
 #include "pharos/cli/run_source.h"
 
+#include "pharos/base/error.h"
 #include "pharos/config/derived.h"
 #include "pharos/config/schema/schema.h"
 #include "pharos/hf/hf_names.h"
+#include "pharos/plan/plan.h"
 #include "pharos/train/make_tokenizer.h"
 
 namespace pharos::cli {
@@ -54,6 +56,18 @@ void set_main_entry_ns(std::int64_t monotonic_ns) { entry_ns = monotonic_ns; }
 void complete_config(config::ResolvedConfig& resolved) {
   complete_from_hugging_face(resolved);
   complete_vocabulary(resolved);
+}
+
+std::int64_t smallest_world_size(const config::ResolveRequest& request) {
+  std::int64_t world_size = 1;
+  const auto look = [&](config::ResolvedConfig& resolved) {
+    world_size = plan::smallest_world_size(resolved.config.model);
+  };
+  try {
+    config::prepare(request, 1, config::Purpose::kPlan, look);
+  } catch (const base::UserError&) {
+  }
+  return world_size;
 }
 
 }  // namespace pharos::cli

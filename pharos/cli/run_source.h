@@ -15,4 +15,7 @@ void set_main_entry_ns(std::int64_t monotonic_ns);
 /// tokenizer (bridge-config.md 1.15). For config::prepare().
 void complete_config(config::ResolvedConfig& resolved);
 
+/// The fewest ranks the configuration runs on. Its problems are left to the reading that knows the number of ranks.
+std::int64_t smallest_world_size(const config::ResolveRequest& request);
+
 }  // namespace pharos::cli

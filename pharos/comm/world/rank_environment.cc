@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "pharos/base/error.h"
+#include "pharos/base/node_list.h"
 
 namespace pharos::comm {
 namespace {
@@ -50,21 +51,6 @@ void check_below(const std::string& name, std::int64_t value, const std::string&
                                  std::to_string(limit) + ".",
                          .where = "environment",
                          .fix = "Ranks are numbered from 0 to " + std::to_string(limit - 1) + "."});
-}
-
-/// First host of SLURM's compressed list: "rack[3-4]n[01-08],x7" → "rack3n01".
-std::string first_host(const std::string& list) {
-  std::string host;
-  for (std::size_t i = 0; i < list.size() && list[i] != ','; ++i) {
-    if (list[i] != '[') {
-      host += list[i];
-      continue;
-    }
-    const auto end = list.find_first_of(",-]", i + 1);
-    host += list.substr(i + 1, end - i - 1);
-    i = std::min(list.find(']', i), list.size() - 1);
-  }
-  return host;
 }
 
 void read_master(const Reader& reader, RankEnvironment& environment) {
@@ -139,7 +125,7 @@ RankEnvironment from_slurm(const Reader& reader) {
                            .why = "Rank 0, where all ranks meet, runs on the first host of that list.",
                            .fix = "Start the ranks with srun, or set MASTER_ADDR and MASTER_PORT."});
   }
-  if (hosts) environment.master_address = first_host(*hosts);
+  if (hosts) environment.master_address = base::expand_node_list(*hosts).front();
   // Below the range from which the kernel takes ports of connections; different for jobs and steps that share a node.
   constexpr std::int64_t kFirstPort = 15000;
   constexpr std::int64_t kNumPorts = 15000;

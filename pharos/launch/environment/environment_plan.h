@@ -39,16 +39,38 @@ struct PlannedVariable {
 
 struct EnvironmentPlan {
   NetworkProfile profile = NetworkProfile::kTcp;
-  std::vector<PlannedVariable> variables;  ///< in the order to set them: a value refers only to earlier ones
-  std::vector<std::string> warnings;       ///< combinations that do harm, with the remedy
+  std::vector<PlannedVariable> variables;    ///< in the order to set them: a value refers only to earlier ones
+  std::vector<PlannedVariable> unused = {};  ///< what the recipe asks of libraries Pharos has not; never exported
+  std::vector<std::string> warnings;         ///< combinations that do harm, with the remedy
 };
 
-/// The plan for a run of `resolved` on nodes joined by `profile`. A variable that `user` has set stays as it is and is
-/// listed with its source. Recipe: env_vars, and what follows from the configuration (parallel sizes, overlap, …).
-EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, NetworkProfile profile,
-                                 const lens::Environment& user);
+/// What the nodes are like, as far as it is known.
+struct NodeShape {
+  std::int64_t gpus_per_node = 8;   ///< ranks of a node
+  std::int64_t cores_per_node = 0;  ///< 0: unknown, nothing is compared with it
+  std::string gpu = {};             ///< "h100", "b200", "gb200", …; empty: as the recipe or a base of it is named
+};
 
-/// `export NAME="value"` lines of a POSIX shell for the variables that are not the user's, in order.
+/// The GPUs that rules know by name.
+const std::vector<std::string>& known_gpus();
+
+/// The plan for a run of `resolved` on nodes joined by `profile`. A variable that `user` has set stays as it is and is
+/// listed with its source, as are all its variables of NCCL and libfabric. LD_LIBRARY_PATH is a list: folders of the
+/// profile are put before what is in it, unless `user` has them in it already. Recipe: env_vars, and what follows from
+/// the configuration (bridge-config.md 10.2); env_vars win over the latter. With dist.device = cpu only what a CPU rank
+/// reads is planned; a `resolved` that nothing was set in has no rules. UserError: the configuration has no valid value
+/// of a variable (HybridEP beyond an NVLink domain).
+EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, NetworkProfile profile,
+                                 const lens::Environment& user, const NodeShape& node = {});
+
+/// Whether a POSIX shell can export a variable of this name.
+bool is_shell_name(std::string_view name);
+
+/// `text` as the inside of a shell's double-quoted word that stands for exactly these characters.
+std::string literal_word(std::string_view text);
+
+/// `export NAME="value"` lines of a POSIX shell for the variables that are not the user's, in order; without those of
+/// env_vars whose name is none of a shell, which `pharos train` sets itself.
 std::string export_lines(const EnvironmentPlan& plan);
 
 }  // namespace pharos::launch

@@ -1,0 +1,305 @@
+#include "pharos/cli/launch/launch_request.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+
+#include "pharos/base/clock.h"
+#include "pharos/base/error.h"
+#include "pharos/cli/run_source.h"
+#include "pharos/config/resolve.h"
+#include "pharos/launch/rank_process.h"
+#include "pharos/launch/slurm/mounts.h"
+#include "pharos/launch/slurm/preflight.h"
+#include "pharos/lens/variables/scalar.h"
+#include "pharos/plan/plan.h"
+#include "pharos/train/run_folder.h"
+
+namespace pharos::cli {
+namespace {
+
+namespace fs = std::filesystem;
+namespace slurm = launch::slurm;
+
+constexpr const char* kDefaultImage = "pharos+latest.sqsh";
+constexpr const char* kDefaultMounts = ".:/workspace/pharos,/fsx:/fsx";
+
+std::int64_t whole_variable(const lens::Environment& environment, const std::string& name, std::int64_t fallback,
+                            std::int64_t most) {
+  const auto text = environment.get_nonblank(name);
+  if (!text) return fallback;
+  const auto number = lens::parse_integer(*text);
+  if (number && *number >= 1 && *number <= most) return *number;
+  throw base::UserError(
+      {.what = name + " = \"" + *text + "\" is not a whole number from 1 to " + std::to_string(most) + ".",
+       .where = "environment",
+       .fix = "Correct or unset it."});
+}
+
+/// Same name for the same content: an image that was built anew is unpacked anew.
+std::string container_name_of(const fs::path& image) {
+  std::error_code ignored;
+  const auto size = fs::file_size(image, ignored);
+  const auto written = fs::last_write_time(image, ignored).time_since_epoch().count();
+  std::string name = image.stem().string();
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char letter) { return std::isalnum(letter) == 0 && letter != '-'; }, '_');
+  const auto mix = static_cast<std::uint64_t>(written) ^ (static_cast<std::uint64_t>(size) << 20);
+  std::ostringstream text;
+  text << name << "-" << std::hex << mix;
+  return text.str();
+}
+
+class Maker {
+ public:
+  Maker(const LaunchOptions& options, const lens::Environment& environment)
+      : options_(options), environment_(environment) {}
+
+  CheckedRequest make() {
+    read_sizes();
+    read_container();
+    read_words();
+    const auto resolved = resolve();
+    if (resolved) complete(*resolved);
+    check_slurm(resolved);
+    slurm::throw_if_any(problems_);
+    return result_;
+  }
+
+ private:
+  launch::JobRequest& job() { return result_.slurm.job; }
+  void note(const std::string& text) { result_.notes.push_back(text); }
+
+  /// Runs `action`; what it finds wrong is one of the problems.
+  template <typename Action>
+  void collect(Action action) {
+    try {
+      action();
+    } catch (const base::UserError& error) {
+      slurm::add_problems(problems_, error);
+    }
+  }
+
+  void read_sizes() {
+    collect([this] {
+      const bool in_allocation = is_in_allocation(environment_);
+      job().num_nodes = options_.num_nodes.value_or(
+          in_allocation ? whole_variable(environment_, "SLURM_JOB_NUM_NODES", 1, 100'000) : 1);
+    });
+    collect([this] {
+      job().gpus_per_node = options_.gpus_per_node.value_or(whole_variable(environment_, "GPUS_PER_NODE", 8, 4096));
+    });
+    collect([this] {
+      job().master_port = static_cast<std::uint16_t>(whole_variable(environment_, "MASTER_PORT", 29500, 65535));
+    });
+    collect([this] { job().environment.profile = launch::parse_network_profile(options_.profile); });
+  }
+
+  void read_container() {
+    if (options_.has_no_container) return;
+    auto image = options_.image ? options_.image : environment_.get_nonblank("SQSH");
+    if (!image && fs::exists(kDefaultImage)) image = kDefaultImage;
+    if (!image) {
+      note("no --image, no $SQSH and no ./" + std::string(kDefaultImage) + ": the tasks run Pharos of the nodes.");
+      if (options_.mounts)
+        problems_.push_back({.what = "--mounts is given, but there is no image.",
+                             .where = "--mounts",
+                             .fix = "Name the image with --image or $SQSH, or leave out --mounts."});
+      return;
+    }
+    launch::ContainerRequest container{.image = fs::absolute(*image).lexically_normal().string(), .mounts = {}};
+    const auto given = options_.mounts ? options_.mounts : environment_.get_nonblank("MOUNT");
+    collect([&] { mounts_ = slurm::parse_mounts(given.value_or(kDefaultMounts), fs::current_path()); });
+    if (!given) {
+      std::erase_if(mounts_, [this](const slurm::Mount& mount) {
+        if (fs::exists(mount.source)) return false;
+        note("the default mount " + mount.text() + " is left out: " + mount.source.string() + " does not exist.");
+        return true;
+      });
+    }
+    slurm::check_container(container, mounts_, problems_);
+    for (const slurm::Mount& mount : mounts_) container.mounts.push_back(mount.text());
+    view_.emplace(mounts_, fs::current_path());
+    container.work_folder = view_->work_folder().string();
+    container.name = options_.container_name.empty() ? container_name_of(container.image) : options_.container_name;
+    job().container = container;
+  }
+
+  void read_words() {
+    slurm::SlurmRequest& request = result_.slurm;
+    request.partition = options_.partition;
+    request.account = options_.account;
+    request.qos = options_.qos;
+    request.constraint = options_.constraint;
+    request.time = options_.time;
+    request.array = options_.array;
+    request.mpi = options_.mpi;
+    request.signal = options_.signal;
+    request.variables = options_.variables;
+    request.srun_arguments = options_.srun_arguments;
+    request.sbatch_arguments = options_.sbatch_arguments;
+    request.is_requeued = options_.is_requeued;
+    request.max_requeues = options_.max_requeues;
+    request.is_chained = options_.chain_length > 1;
+    request.host_program = launch::own_program();
+    job().recipe = options_.recipe;
+    job().train_options = options_.train_arguments;
+    job().uses_nsys = options_.uses_nsys;
+    job().program = !options_.program.empty() ? options_.program
+                    : job().container         ? "pharos"
+                                              : request.host_program.string();
+    for (const std::string& name : options_.variables) {
+      if (environment_.get(name)) continue;
+      problems_.push_back({.what = "The variable " + name + " is not set.",
+                           .where = "--env " + name,
+                           .fix = "Set it, or leave out the option."});
+    }
+  }
+
+  /// Overrides as checked here: of an array those of its first task.
+  std::vector<std::string> checked_overrides() const {
+    std::vector<std::string> overrides = job_overrides_;
+    if (options_.array.empty()) return overrides;
+    const std::string first = options_.array.substr(0, options_.array.find_first_not_of("0123456789"));
+    for (std::string& word : overrides) {
+      for (std::size_t at = 0; (at = word.find("%a", at)) != std::string::npos; at += first.size())
+        word.replace(at, 2, first);
+    }
+    return overrides;
+  }
+
+  /// Turns on what a launched run needs, unless recipe or user have said something about it.
+  void add_defaults() {
+    job_overrides_ = options_.overrides;
+    const config::ResolvedConfig resolved =
+        config::resolve({.recipe = options_.recipe, .overrides = checked_overrides()});
+    const auto add = [&](const std::string& field) {
+      if (!resolved.is_explicit(field)) job_overrides_.insert(job_overrides_.begin(), field + "=true");
+    };
+    add("train.exit_signal_handler");
+    if (!options_.uses_nsys) return;
+    add("profiling.use_nsys_profiler");
+    if (resolved.is_explicit("profiling.use_nsys_profiler") && !resolved.config.profiling.use_nsys_profiler) {
+      problems_.push_back({.what = "--nsys is given, but " + resolved.describe("profiling.use_nsys_profiler") + ".",
+                           .where = "--nsys",
+                           .why = "Nsight Systems would wait for a window that never opens.",
+                           .fix = "Leave out one of the two."});
+    }
+  }
+
+  std::optional<config::ResolvedConfig> resolve() {
+    std::optional<config::ResolvedConfig> resolved;
+    if (options_.recipe.empty()) {
+      problems_.push_back({.what = "No recipe was given.",
+                           .where = "command line",
+                           .fix = "Name one, for example `pharos launch quickstart`."});
+      return resolved;
+    }
+    collect([&] {
+      add_defaults();
+      resolved = config::prepare({.recipe = options_.recipe, .overrides = checked_overrides()},
+                                 job().num_nodes * job().gpus_per_node, config::Purpose::kTrain,
+                                 [this](config::ResolvedConfig& partial) { complete_partial(partial); });
+    });
+    job().overrides = job_overrides_;
+    return resolved;
+  }
+
+  /// Reads the files of the configuration where this machine has them.
+  void complete_partial(config::ResolvedConfig& partial) {
+    const bool is_readable = slurm::check_paths(partial, view_ ? &*view_ : nullptr, problems_);
+    const std::optional<std::string> given = partial.config.model.hf_path;
+    if (given) partial.config.model.hf_path.reset();
+    if (given && is_readable) partial.config.model.hf_path = view_ ? view_->on_host(*given)->string() : *given;
+    collect([&] { complete_config(partial); });
+    partial.config.model.hf_path = given;
+  }
+
+  void complete(const config::ResolvedConfig& resolved) {
+    slurm::SlurmRequest& request = result_.slurm;
+    job().uses_gpus = resolved.config.dist.device == config::DeviceKind::kCuda;
+    request.asks_for_gpus = job().uses_gpus && !options_.has_no_gpu_request;
+    if (!job().uses_gpus)
+      note(resolved.describe("dist.device") + ": no GPUs are asked for; dist.device=cuda uses them.");
+    job().nsys_ranks = resolved.config.profiling.profile_ranks;
+    job().name = options_.job_name.empty() ? resolved.recipe_name : options_.job_name;
+    collect([&] {
+      job().environment = launch::plan_environment(resolved, job().environment.profile, environment_,
+                                                   {.gpus_per_node = job().gpus_per_node});
+    });
+    result_.notes.insert(result_.notes.end(), job().environment.warnings.begin(), job().environment.warnings.end());
+    place_run_folder(resolved);
+  }
+
+  void place_run_folder(const config::ResolvedConfig& resolved) {
+    const fs::path folder = options_.run_folder.empty()
+                                ? train::default_run_folder(resolved.recipe_name, base::wall_ns())
+                                : fs::path(options_.run_folder);
+    job().run_folder = fs::absolute(folder).lexically_normal();
+    result_.slurm.task_run_folder = job().run_folder;
+    if (fs::exists(job().run_folder / "run.yaml"))
+      note("'" + job().run_folder.string() + "' holds a run; the job continues it.");
+    if (!view_) return;
+    if (const auto inside = view_->in_container(job().run_folder)) {
+      result_.slurm.task_run_folder = *inside;
+      return;
+    }
+    const std::string parent = job().run_folder.parent_path().string();
+    problems_.push_back(
+        {.what = "The run folder '" + job().run_folder.string() + "' is not visible inside the container.",
+         .where = "--run-dir",
+         .why = "What the ranks write there would be lost with the container.",
+         .fix = "Add the mount " + parent + ":" + parent +
+                " to --mounts or $MOUNT, or choose a folder "
+                "below one of the mounts."});
+  }
+
+  void check_slurm(const std::optional<config::ResolvedConfig>& resolved) {
+    std::vector<std::string> commands = {"srun", "sinfo", "squeue", "scontrol"};
+    if (!environment_.get_nonblank("SLURM_JOB_ID")) commands.insert(commands.begin(), "sbatch");
+    const slurm::ClusterFacts facts = slurm::read_cluster_facts(commands);
+    if (options_.is_dry_run && (!facts.missing_commands.empty() || !facts.silence.empty())) {
+      note(facts.silence.empty() ? "SLURM is not in PATH: the partition, its nodes and --mpi are not checked."
+                                 : "SLURM does not answer (" + facts.silence + "): its nodes are not checked.");
+      return;
+    }
+    double memory_bytes = 0;
+    if (resolved && !job().uses_gpus && problems_.empty()) {
+      const plan::Plan plan = plan::make_plan(*resolved, job().num_nodes * job().gpus_per_node);
+      // Mapped pages of the data make way.
+      memory_bytes = (plan.memory.peak_bytes - plan.memory.part("data")) * static_cast<double>(job().gpus_per_node);
+    }
+    slurm::check_cluster(result_.slurm, facts, memory_bytes, problems_);
+  }
+
+  const LaunchOptions& options_;
+  const lens::Environment& environment_;
+  CheckedRequest result_;
+  slurm::Problems problems_;
+  std::vector<slurm::Mount> mounts_;
+  std::optional<slurm::ContainerView> view_;
+  std::vector<std::string> job_overrides_;
+};
+
+}  // namespace
+
+bool is_in_allocation(const lens::Environment& environment) {
+  if (!environment.get_nonblank("SLURM_JOB_ID")) return false;
+  // The batch script and the shell of salloc are numbered from here on.
+  constexpr std::int64_t kFirstSpecialStep = 4294967290;
+  const auto step = environment.get_nonblank("SLURM_STEP_ID");
+  if (!step || !environment.get_nonblank("SLURM_PROCID") || lens::parse_integer(*step).value_or(0) >= kFirstSpecialStep)
+    return true;
+  throw base::UserError(
+      {.what = "This process is a task of the SLURM step " + *environment.get("SLURM_JOB_ID") + "." + *step + ".",
+       .where = "SLURM_STEP_ID, SLURM_PROCID",
+       .why = "Tasks cannot start further steps.",
+       .fix = "Run `pharos launch` in the shell of salloc or on a login node."});
+}
+
+CheckedRequest make_launch_request(const LaunchOptions& options, const lens::Environment& environment) {
+  return Maker(options, environment).make();
+}
+
+}  // namespace pharos::cli

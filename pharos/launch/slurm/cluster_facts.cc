@@ -1,0 +1,93 @@
+#include "pharos/launch/slurm/cluster_facts.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "pharos/launch/slurm/command.h"
+
+namespace pharos::launch::slurm {
+namespace {
+
+/// The number that `text` starts with: sinfo writes "4000+" where nodes of a line differ.
+std::int64_t leading_number(std::string_view text) {
+  std::int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+/// "gpu:8(S:0-1)", "gpu:h100:8,shard:16", "(null)".
+std::int64_t count_gpus(const std::string& resources) {
+  std::int64_t count = 0;
+  std::istringstream entries(resources);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    if (entry != "gpu" && !entry.starts_with("gpu:")) continue;
+    const std::string counted = entry.substr(0, entry.find('('));
+    const std::size_t colon = counted.rfind(':');
+    const bool is_number =
+        colon != std::string::npos && counted.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+    count += is_number ? leading_number(std::string_view(counted).substr(colon + 1)) : 1;
+  }
+  return count;
+}
+
+}  // namespace
+
+std::vector<NodeGroup> parse_node_groups(std::string_view text) {
+  std::vector<NodeGroup> groups;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    std::vector<std::string> parts;
+    std::istringstream columns(line);
+    for (std::string part; std::getline(columns, part, '|');) parts.push_back(part);
+    if (parts.size() != 5 || leading_number(parts[0]) == 0) continue;
+    NodeGroup group{.num_nodes = leading_number(parts[0]),
+                    .cpus = leading_number(parts[1]),
+                    .memory_bytes = leading_number(parts[2]) << 20,
+                    .gpus = count_gpus(parts[3]),
+                    .partition = parts[4]};
+    if (group.partition.ends_with('*')) {
+      group.partition.pop_back();
+      group.is_default = true;
+    }
+    groups.push_back(group);
+  }
+  return groups;
+}
+
+std::vector<std::string> parse_mpi_types(std::string_view text) {
+  std::vector<std::string> types;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("srun: MPI types are") || line.starts_with("MPI plugin types are")) continue;
+    const std::size_t colon =
+        line.find(": ");  // "specific pmix plugin versions available: pmix_v3,pmix_v4", "srun: pmix"
+    std::string names = colon == std::string::npos ? line : line.substr(colon + 2);
+    for (char& letter : names) {
+      if (letter == ',') letter = ' ';
+    }
+    std::istringstream words(names);
+    for (std::string word; words >> word;) types.push_back(word);
+  }
+  return types;
+}
+
+ClusterFacts read_cluster_facts(const std::vector<std::string>& needed_commands) {
+  ClusterFacts facts;
+  for (const std::string& name : needed_commands) {
+    if (!find_in_path(name)) facts.missing_commands.push_back(name);
+  }
+  if (!facts.missing_commands.empty()) return facts;
+  const CommandResult nodes = run_command({"sinfo", "-h", "-e", "-o", "%D|%c|%m|%G|%P"});
+  if (nodes.code != 0) {
+    facts.silence = nodes.errors.substr(0, nodes.errors.find('\n'));
+    if (facts.silence.empty()) facts.silence = "sinfo ended with code " + std::to_string(nodes.code);
+    return facts;
+  }
+  facts.nodes = parse_node_groups(nodes.output);
+  const CommandResult mpi = run_command({"srun", "--mpi=list"});
+  if (mpi.code == 0) facts.mpi_types = parse_mpi_types(mpi.output + mpi.errors);
+  facts.has_pyxis = run_command({"srun", "--help"}).output.find("--container-image") != std::string::npos;
+  return facts;
+}
+
+}  // namespace pharos::launch::slurm

@@ -1,0 +1,39 @@
+// What SLURM says about itself, asked before a job is submitted.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pharos::launch::slurm {
+
+/// Nodes of one kind in one partition.
+struct NodeGroup {
+  std::int64_t num_nodes = 0;
+  std::int64_t cpus = 0;
+  std::int64_t memory_bytes = 0;
+  std::int64_t gpus = 0;
+  std::string partition;
+  bool is_default = false;  ///< jobs go there that name no partition
+};
+
+struct ClusterFacts {
+  std::vector<std::string> missing_commands;  ///< that are not in PATH; then nothing else was asked
+  std::string silence = {};                   ///< what sinfo said instead of an answer; empty: it answered
+  std::vector<NodeGroup> nodes = {};
+  std::vector<std::string> mpi_types = {};  ///< of srun --mpi; empty: unknown
+  bool has_pyxis = false;                   ///< srun knows --container-image
+};
+
+/// Lines of `sinfo -h -e -o '%D|%c|%m|%G|%P'`; others are left out.
+std::vector<NodeGroup> parse_node_groups(std::string_view text);
+
+/// Names in the output of `srun --mpi=list`, of which the wording differs between versions.
+std::vector<std::string> parse_mpi_types(std::string_view text);
+
+/// Asks sinfo and srun; seconds at most.
+ClusterFacts read_cluster_facts(const std::vector<std::string>& needed_commands);
+
+}  // namespace pharos::launch::slurm

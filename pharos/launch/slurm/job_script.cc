@@ -1,0 +1,259 @@
+#include "pharos/launch/slurm/job_script.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "pharos/base/error.h"
+#include "pharos/base/text.h"
+#include "pharos/launch/slurm/shell_text.h"
+
+namespace pharos::launch::slurm {
+namespace {
+
+constexpr std::string_view kFail = R"sh(
+fail() { # WHAT FIX
+  printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)"
+                                   "$2" > &2 finish 2
+}
+)sh";
+
+constexpr std::string_view kMaster = R"sh(
+# Where the ranks meet: the first node.
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null)
+[ -n "$hosts" ] || hosts=$("$host_program" launch --expand-nodes "$SLURM_JOB_NODELIST")
+host=${hosts%%$'\n'*}
+[ -n "$host" ] || fail "The node list '$SLURM_JOB_NODELIST' could not be read." "Make scontrol available on the nodes."
+MASTER_ADDR=$(getent hosts "$host" | awk '{ print $1; exit }')
+if [ -z "$MASTER_ADDR" ]; then # SLURM may know an address that DNS does not
+  address=$(scontrol show node "$host" --oneliner 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')
+  MASTER_ADDR=$(getent hosts "${address:-$host}" | awk '{ print $1; exit }')
+fi
+[ -n "$MASTER_ADDR" ] || fail "MASTER_ADDR: the name '$host' of the first node has no address here." \
+  "Add it to DNS or /etc/hosts of the nodes, or give the node a NodeAddr in slurm.conf."
+case $MASTER_ADDR in 127.*)
+  [ "$num_nodes" = 1 ] || echo "warning: '$host' is $MASTER_ADDR here, which other nodes cannot reach; see /etc/hosts." >&2 ;;
+esac
+if timeout 5 bash -c 'exec 3<>"/dev/tcp/$1/$2"' connect "$MASTER_ADDR" "$MASTER_PORT" 2>/dev/null; then
+  fail "Port $MASTER_PORT of $MASTER_ADDR is taken: the ranks cannot meet there." \
+    "Choose another one: MASTER_PORT=$((MASTER_PORT + 1)) pharos launch …, or end the job that holds it."
+fi
+export MASTER_ADDR MASTER_PORT
+)sh";
+
+constexpr std::string_view kTimeLimit = R"sh(
+# When SLURM will end the job, in seconds since 1970; empty without a limit. `pharos train` reads it.
+PHAROS_TIME_LIMIT_END=
+if [ "$(squeue -h -j "$job" -o %l 2>/dev/null)" != UNLIMITED ]; then
+  PHAROS_TIME_LIMIT_END=$(date -d "$(squeue -h -j "$job" -o %e 2>/dev/null)" +%s 2>/dev/null)
+fi
+export PHAROS_TIME_LIMIT_END
+)sh";
+
+constexpr std::string_view kSignals = R"sh(
+# `date -d ""` is today's midnight, and a job that is being cancelled has had its tasks told by SLURM already: only a
+# signal to this shell alone is passed on. It goes by scancel, because srun kills the tasks when it gets SIGTERM itself.
+is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ];
+}
+asked_to_end = interrupted = on_term() {
+  interrupted = 1 [-z "$asked_to_end"] || return asked_to_end = 1 if is_running;
+  then scancel-- signal = TERM "$job";
+  fi
+}
+trap on_term TERM
+)sh";
+
+constexpr std::string_view kWait = R"sh(
+log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
+"${srun[@]}" bash -c "$task" pharos-task "${train[@]}" &
+step=$!
+while :; do
+  interrupted=
+  wait "$step"
+  code=$?
+  [ -n "$interrupted" ] || break
+done
+# srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault.
+first=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null |
+  sed -n 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' | head -n 1)
+[ "$code" = 0 ] || code=${first:-$code}
+)sh";
+
+constexpr std::string_view kEnd = R"sh(
+# 0 done, 2 user error, 3 training failure, 17 failed again on other hardware: another try gives the same.
+case $code in 0 | 2 | 3 | 17) finish "$code" ;; esac
+)sh";
+
+constexpr std::string_view kRequeue = R"sh(
+# 4 interrupted and saved, 16 restart, else a crash or a lost node. Who cancels a job does not want it back.
+is_running || finish "$code"
+if [ "$code" != 4 ] && [ "${SLURM_RESTART_COUNT:-0}" -ge "$max_requeues" ]; then
+  echo "pharos launch: code $code after ${SLURM_RESTART_COUNT:-0} restarts; not requeued (--max-requeues)." >&2
+  finish "$code"
+fi
+echo "pharos launch: code $code; job $job goes back into the queue." >&2
+note_end "$code"
+scontrol requeue "$job" || echo "pharos launch: the job could not be requeued." >&2
+exit "$code"
+)sh";
+
+std::string header(const SlurmRequest& request) {
+  const JobRequest& job = request.job;
+  std::string folder;
+  for (const char letter : job.run_folder.string()) folder.append(letter == '%' ? 2 : 1, letter);
+  std::string text = "#!/bin/bash\n";
+  const auto add = [&text](const std::string& option, const std::string& value) {
+    if (!value.empty()) text += sbatch_line(option + value);
+  };
+  add("--job-name=", job.name);
+  add("--nodes=", std::to_string(job.num_nodes));
+  add("--ntasks-per-node=", std::to_string(job.gpus_per_node));
+  if (request.asks_for_gpus) {
+    add("--gpus-per-node=", std::to_string(job.gpus_per_node));
+    text += "#SBATCH --exclusive\n";
+  }
+  add("--time=", request.time);
+  add("--account=", request.account);
+  add("--partition=", request.partition);
+  add("--qos=", request.qos);
+  add("--constraint=", request.constraint);
+  add("--array=", request.array);
+  add("--signal=", request.signal);
+  add("--output=", folder + (request.array.empty() ? "/slurm-%j.log" : "/slurm-%A_%a.log"));
+  add("--open-mode=", "append");
+  text += request.is_requeued ? "#SBATCH --requeue\n" : "#SBATCH --no-requeue\n";
+  if (!request.variables.empty()) add("--export=ALL,", base::join(request.variables, ","));
+  for (const std::string& word : request.sbatch_arguments) text += sbatch_line(word);
+  return text;
+}
+
+std::string folder_text(const std::filesystem::path& folder, const SlurmRequest& request) {
+  return quote(folder.string()) + (request.array.empty() ? "" : "/$SLURM_ARRAY_TASK_ID");
+}
+
+std::string settings(const SlurmRequest& request, bool is_batch) {
+  const JobRequest& job = request.job;
+  std::string text = "set -u\n\n";
+  const bool is_array = !request.array.empty();
+  text += is_array ? "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n" : "job=$SLURM_JOB_ID\n";
+  text += "run_folder=" + folder_text(job.run_folder, request) + "\n";
+  if (is_batch) {
+    text += "log=" + quote(job.run_folder.string()) + "/slurm-$job.log\n";
+    if (request.is_requeued) text += "max_requeues=" + std::to_string(request.max_requeues) + "\n";
+  }
+  text += "host_program=" + quote(request.host_program.string()) + "\n";
+  text += "num_nodes=" + std::to_string(job.num_nodes) + "\n";
+  text += "MASTER_PORT=${MASTER_PORT:-" + std::to_string(job.master_port) + "}\n";
+  return text;
+}
+
+std::string finish_functions(const SlurmRequest& request, bool is_batch) {
+  if (!is_batch) return "finish() { exit \"$1\"; }\n";
+  std::string text =
+      "\n# What the job came to, for the jobs of a chain after it.\n"
+      "note_end() { printf '%s %s\\n' \"$1\" \"$job\" >\"$run_folder/launch.end.new\" && "
+      "mv -f \"$run_folder/launch.end.new\" \"$run_folder/launch.end\"; }\n"
+      "finish() { # CODE\n  note_end \"$1\"\n  exit \"$1\"\n}\n";
+  if (!request.is_chained) return text;
+  return text +
+         "if [ \"${1:-1}\" -gt 1 ] && read -r code from <\"$run_folder/launch.end\"; then\n"
+         "  case $code in 0 | 2 | 3 | 17)\n"
+         "    echo \"pharos launch: job $from ended the run with code $code; nothing is left to do.\"\n"
+         "    exit \"$code\" ;;\n"
+         "  esac\n"
+         "fi 2>/dev/null\n"
+         // A requeued first job is not a new start of the chain.
+         "if [ \"${1:-1}\" = 1 ] && [ -z \"${SLURM_RESTART_COUNT:-}\" ]; then rm -f \"$run_folder/launch.end\"; fi\n";
+}
+
+std::string nsys_lines(const SlurmRequest& request) {
+  const JobRequest& job = request.job;
+  if (!job.uses_nsys) return "";
+  const bool has_efa = job.environment.profile == NetworkProfile::kEfa;
+  const std::string prefix =
+      "set -- nsys profile -t cuda,nvtx -s none --cpuctxsw=none --capture-range=cudaProfilerApi "
+      "--capture-range-end=stop " +
+      std::string(has_efa ? "--enable efa_metrics " : "") + "-o " + folder_text(request.task_run_folder, request) +
+      "/nsys/profile-$(hostname)-rank$RANK.nsys-rep --force-overwrite=true \"$@\"";
+  if (job.nsys_ranks.empty()) return prefix + "\n";
+  std::string ranks;
+  for (const std::int64_t rank : job.nsys_ranks) ranks += (ranks.empty() ? "" : " | ") + std::to_string(rank);
+  return "case $RANK in " + ranks + ")\n  " + prefix + " ;;\nesac\n";
+}
+
+/// What every task runs before it becomes the trainer. It is the task itself, so that a profiler or a signal meets one
+/// process per rank.
+std::string task_text(const SlurmRequest& request) {
+  const std::string lines =
+      "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=" +
+      std::to_string(request.job.gpus_per_node) + "\n" + export_lines(request.job.environment) + nsys_lines(request) +
+      "exec \"$@\"\n";
+  std::string end = "END_OF_TASK";
+  while (("\n" + lines).find("\n" + end + "\n") != std::string::npos) end += "_";
+  return "\n# Each rank: SLURM's numbers under the names of torchrun, the environment, then the trainer in its place.\n"
+         "task=$(cat <<'" +
+         end + "'\n" + lines + end + "\n)\n";
+}
+
+std::string srun_words(const SlurmRequest& request) {
+  const JobRequest& job = request.job;
+  std::vector<std::string> words = {"srun",
+                                    "--nodes=" + std::to_string(job.num_nodes),
+                                    "--ntasks=" + std::to_string(job.num_nodes * job.gpus_per_node),
+                                    "--ntasks-per-node=" + std::to_string(job.gpus_per_node),
+                                    "--mpi=" + request.mpi,
+                                    "--kill-on-bad-exit=1",
+                                    "--cpu-bind=none",
+                                    "--export=ALL"};
+  if (request.asks_for_gpus) words.push_back("--gpus-per-node=" + std::to_string(job.gpus_per_node));
+  if (job.container) {
+    words.push_back("--container-image=" + job.container->image);
+    if (!job.container->mounts.empty()) words.push_back("--container-mounts=" + base::join(job.container->mounts, ","));
+    if (!job.container->name.empty()) words.push_back("--container-name=" + job.container->name);
+    if (!job.container->work_folder.empty()) words.push_back("--container-workdir=" + job.container->work_folder);
+    if (!request.variables.empty()) words.push_back("--container-env=" + base::join(request.variables, ","));
+  }
+  words.insert(words.end(), request.srun_arguments.begin(), request.srun_arguments.end());
+  std::string text = "srun=(";
+  for (const std::string& word : words) text += "\n  " + quote(word);
+  return text + "\n)\n";
+}
+
+std::string train_words(const SlurmRequest& request) {
+  const JobRequest& job = request.job;
+  std::string text = "overrides=(";
+  for (const std::string& word : job.overrides) text += "\n  " + quote(word);
+  text += "\n)\n";
+  if (!request.array.empty()) text += "overrides=(\"${overrides[@]//%a/$SLURM_ARRAY_TASK_ID}\")\n";
+  std::vector<std::string> options = job.train_options;
+  options.insert(options.begin(), {job.program, "train", job.recipe});
+  text += "train=(" + quote_all({job.program, "train", job.recipe}) + " \"${overrides[@]}\"" +
+          (job.train_options.empty() ? "" : " " + quote_all(job.train_options)) + " --run-dir " +
+          folder_text(request.task_run_folder, request) + ")\n";
+  return text +
+         "# One decision for all ranks: a rank that looks later would see the run that rank 0 has just begun.\n"
+         "if [ -s \"$run_folder/run.yaml\" ]; then train+=(--resume); fi\n";
+}
+
+std::string folders(const SlurmRequest& request) {
+  return std::string("mkdir -p \"$run_folder") + (request.job.uses_nsys ? "/nsys" : "") +
+         "\" || fail \"The run folder '$run_folder' cannot be made.\" \"Choose another one with --run-dir.\"\n";
+}
+
+}  // namespace
+
+std::string batch_script(const SlurmRequest& request) {
+  std::string text = header(request) + settings(request, true) + finish_functions(request, true);
+  text +=
+      std::string(kFail) + folders(request) + std::string(kSignals) + std::string(kTimeLimit) + std::string(kMaster);
+  text += task_text(request) + srun_words(request) + train_words(request) + std::string(kWait) + std::string(kEnd);
+  return text + (request.is_requeued ? std::string(kRequeue) : "finish \"$code\"\n");
+}
+
+std::string allocation_script(const SlurmRequest& request) {
+  std::string text = "#!/bin/bash\n" + settings(request, false) + finish_functions(request, false);
+  text += std::string(kFail) + folders(request) + std::string(kTimeLimit) + std::string(kMaster);
+  text += task_text(request) + srun_words(request) + train_words(request);
+  return text + "exec \"${srun[@]}\" bash -c \"$task\" pharos-task \"${train[@]}\"\n";
+}
+
+}  // namespace pharos::launch::slurm

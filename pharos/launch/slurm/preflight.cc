@@ -1,0 +1,243 @@
+#include "pharos/launch/slurm/preflight.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "pharos/base/text.h"
+#include "pharos/config/problem.h"
+
+namespace pharos::launch::slurm {
+namespace fs = std::filesystem;
+namespace {
+
+bool is_file_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// A path of the configuration and what must be there.
+struct NamedPath {
+  std::string field;
+  std::string path;
+  bool is_prefix = false;  ///< of .bin and .idx
+};
+
+bool is_number(const std::string& text) {
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end;
+}
+
+void add_blend(std::vector<NamedPath>& paths, const std::string& field, const std::vector<std::string>& entries) {
+  for (const std::string& entry : entries) {
+    if (entries.size() > 1 && is_number(entry)) continue;  // a weight
+    paths.push_back({field, entry, true});
+  }
+}
+
+std::vector<NamedPath> paths_of(const config::RunConfig& config) {
+  std::vector<NamedPath> paths;
+  const auto add = [&paths](const char* field, const std::optional<std::string>& path) {
+    if (path && !path->empty()) paths.push_back({field, *path});
+  };
+  add("model.hf_path", config.model.hf_path);
+  add("tokenizer.tokenizer_model", config.tokenizer.tokenizer_model);
+  add("tokenizer.vocab_file", config.tokenizer.vocab_file);
+  add("tokenizer.merge_file", config.tokenizer.merge_file);
+  add("checkpoint.load", config.checkpoint.load);
+  add("checkpoint.pretrained_checkpoint", config.checkpoint.pretrained_checkpoint);
+  add_blend(paths, "dataset.data_path", config.dataset.data_path);
+  add_blend(paths, "dataset.blend", config.dataset.blend);
+  for (const auto& blend : config.dataset.blend_per_split) add_blend(paths, "dataset.blend_per_split", blend);
+  return paths;
+}
+
+bool is_there(const fs::path& path, bool is_prefix) {
+  return is_prefix ? is_file_there(path.string() + ".bin") && is_file_there(path.string() + ".idx")
+                   : is_file_there(path);
+}
+
+/// The remedy for a path that no mount shows.
+std::string remedy_for_hidden(const NamedPath& named, const ContainerView& view) {
+  const fs::path here = fs::absolute(named.path);
+  if (const auto inside = view.in_container(here); inside && is_there(here, named.is_prefix))
+    return "In the container it is " + inside->string() + ": write " + named.field + "=" + inside->string() + ".";
+  const std::string folder = (named.is_prefix ? here.parent_path() : here).lexically_normal().string();
+  if (fs::path(named.path).is_relative())
+    return "The working folder is not in the container; mount it or give an absolute path.";
+  return "Add the mount " + folder + ":" + folder + " to --mounts or $MOUNT.";
+}
+
+/// sbatch would say so too, but after the other problems are solved, and of fewer nodes not at all.
+void check_nodes(const SlurmRequest& request, const std::vector<NodeGroup>& all, double memory_bytes,
+                 Problems& problems) {
+  std::vector<NodeGroup> nodes;
+  std::set<std::string> partitions;
+  for (const NodeGroup& group : all) {
+    partitions.insert(group.partition);
+    if (request.partition.empty() ? group.is_default : group.partition == request.partition) nodes.push_back(group);
+  }
+  if (request.partition.find(',') != std::string::npos) return;  // SLURM takes the one that is free first
+  const std::string list = base::join({partitions.begin(), partitions.end()}, ", ");
+  if (nodes.empty()) {
+    problems.push_back({.what = request.partition.empty() ? "SLURM has no default partition."
+                                                          : "There is no partition '" + request.partition + "'.",
+                        .where = "--partition",
+                        .why = "sinfo knows " + list + ".",
+                        .fix = "Name one of them with --partition."});
+    return;
+  }
+  const std::string place = "partition " + nodes.front().partition;
+  const auto check = [&](const std::string& thing, const std::string& option, std::int64_t needed,
+                         const std::function<std::int64_t(const NodeGroup&)>& has, const std::string& fix) {
+    std::int64_t count = 0;
+    std::int64_t most = 0;
+    for (const NodeGroup& group : nodes) {
+      if (has(group) >= needed) count += group.num_nodes;
+      most = std::max(most, has(group));
+    }
+    if (count >= request.job.num_nodes) return;
+    problems.push_back({.what = std::to_string(request.job.num_nodes) + " nodes with " + thing + " are asked for; " +
+                                place + " has " + std::to_string(count) + ".",
+                        .where = option,
+                        .why = "A node there has at most " + std::to_string(most) + ".",
+                        .fix = fix});
+  };
+  std::int64_t total = 0;
+  for (const NodeGroup& group : nodes) total += group.num_nodes;
+  if (total < request.job.num_nodes) {
+    problems.push_back({.what = std::to_string(request.job.num_nodes) + " nodes are asked for; " + place + " has " +
+                                std::to_string(total) + ".",
+                        .where = "--nodes",
+                        .fix = "Ask for fewer, or for another partition."});
+    return;
+  }
+  const std::int64_t ranks = request.job.gpus_per_node;
+  if (request.asks_for_gpus) {
+    check(
+        std::to_string(ranks) + " GPUs", "--gpus-per-node or $GPUS_PER_NODE", ranks,
+        [](const NodeGroup& group) { return group.gpus; },
+        "Set GPUS_PER_NODE to what a node has; where SLURM does not manage the GPUs, add --no-gpu-resource-request.");
+  }
+  check(
+      std::to_string(ranks) + " CPUs, one for each rank,", "--gpus-per-node or $GPUS_PER_NODE", ranks,
+      [](const NodeGroup& group) { return group.cpus; }, "Ask for fewer ranks on a node.");
+  const auto megabytes = static_cast<std::int64_t>(memory_bytes / (1 << 20));
+  if (megabytes > 0) {
+    check(
+        std::to_string(megabytes) + " MiB of memory", "train.micro_batch_size", megabytes,
+        [](const NodeGroup& group) { return group.memory_bytes >> 20; },
+        "`pharos plan` shows what needs it; take fewer ranks on a node or smaller microbatches.");
+  }
+}
+
+}  // namespace
+
+void add_problems(Problems& problems, const base::UserError& error) {
+  const auto* list = dynamic_cast<const config::ConfigErrors*>(&error);
+  if (list == nullptr) {
+    problems.push_back(error.parts());
+    return;
+  }
+  for (const config::Problem& problem : list->problems())
+    problems.push_back({.what = problem.message, .where = problem.origin, .fix = problem.remedy});
+}
+
+void throw_if_any(const Problems& problems) {
+  if (problems.empty()) return;
+  if (problems.size() == 1) throw base::UserError(problems.front());
+  std::string text = std::to_string(problems.size()) + " problems, found before the queue:";
+  for (const base::UserError::Parts& problem : problems) {
+    text += "\n- " + problem.what;
+    if (!problem.where.empty()) text += "\n    where: " + problem.where;
+    if (!problem.why.empty()) text += "\n    why: " + problem.why;
+    if (!problem.fix.empty()) text += "\n    fix: " + problem.fix;
+  }
+  throw base::UserError({.what = text});
+}
+
+void check_container(const ContainerRequest& container, const std::vector<Mount>& mounts, Problems& problems) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(container.image, ignored)) {
+    problems.push_back({.what = "There is no image '" + container.image + "'.",
+                        .where = "--image or $SQSH",
+                        .fix = "Make it with `pharos image build`, name another one, or add --no-container."});
+  } else {
+    std::ifstream file(container.image, std::ios::binary);
+    std::array<char, 4> magic = {};
+    if (!file.read(magic.data(), magic.size()) || std::string_view(magic.data(), magic.size()) != "hsqs") {
+      problems.push_back({.what = "'" + container.image + "' is not a squashfs file.",
+                          .where = "--image or $SQSH",
+                          .why = "It does not start with the four letters hsqs; pyxis would fail on every node.",
+                          .fix = "Make it anew with `pharos image build`."});
+    }
+  }
+  for (const Mount& mount : mounts) {
+    if (is_file_there(mount.source)) continue;
+    problems.push_back(
+        {.what = "The source '" + mount.source.string() + "' of the mount " + mount.text() + " does not exist.",
+         .where = "--mounts or $MOUNT",
+         .fix = "Correct or leave out this entry."});
+  }
+}
+
+bool check_paths(const config::ResolvedConfig& resolved, const ContainerView* view, Problems& problems) {
+  bool is_readable = true;
+  for (const NamedPath& named : paths_of(resolved.config)) {
+    const std::size_t before = problems.size();
+    const auto here = view == nullptr ? std::optional<fs::path>(named.path) : view->on_host(named.path);
+    if (!here) {
+      problems.push_back({.what = named.field + " = " + named.path + " is not visible inside the container.",
+                          .where = resolved.origin_of(named.field).text,
+                          .why = "No mount shows it there.",
+                          .fix = remedy_for_hidden(named, *view)});
+    } else if (!is_there(*here, named.is_prefix)) {
+      problems.push_back({.what = named.field + " = " + named.path + " does not exist" +
+                                  (view == nullptr ? "." : ": it would be " + here->string() + " here."),
+                          .where = resolved.origin_of(named.field).text,
+                          .why = named.is_prefix ? "A prefix stands for two files, .bin and .idx." : "",
+                          .fix = "Correct the path."});
+    }
+    if (problems.size() != before && named.field == "model.hf_path") is_readable = false;
+  }
+  return is_readable;
+}
+
+void check_cluster(const SlurmRequest& request, const ClusterFacts& facts, double memory_bytes, Problems& problems) {
+  if (!facts.missing_commands.empty()) {
+    problems.push_back({.what = "There is no SLURM here: " + base::join(facts.missing_commands, ", ") +
+                                (facts.missing_commands.size() == 1 ? " is" : " are") + " not in PATH.",
+                        .where = "PATH",
+                        .fix = "Log in to a machine of the cluster or load its SLURM module. `--dry-run` shows the "
+                               "script without SLURM; `pharos train RECIPE --nproc N` trains on this machine."});
+    return;
+  }
+  if (!facts.silence.empty()) {
+    problems.push_back({.what = "SLURM does not answer: " + facts.silence,
+                        .where = "sinfo",
+                        .fix = "Check that slurmctld runs and that SLURM_CONF or /etc/slurm/slurm.conf is right."});
+    return;
+  }
+  const auto& types = facts.mpi_types;
+  if (!types.empty() && std::find(types.begin(), types.end(), request.mpi) == types.end()) {
+    problems.push_back({.what = "srun has no --mpi=" + request.mpi + ".",
+                        .where = "--mpi",
+                        .why = "It has " + base::join(types, ", ") + ".",
+                        .fix = "Add --mpi none: Pharos does not need PMI, its ranks meet at MASTER_ADDR."});
+  }
+  if (request.job.container && !facts.has_pyxis) {
+    problems.push_back({.what = "srun cannot start containers: it has no --container-image.",
+                        .where = "--image or $SQSH",
+                        .why = "That option comes with the plug-in pyxis.",
+                        .fix = "Install pyxis and enroot, or add --no-container where Pharos is on the nodes."});
+  }
+  check_nodes(request, facts.nodes, memory_bytes, problems);
+}
+
+}  // namespace pharos::launch::slurm

@@ -1,0 +1,157 @@
+"""Every command of docs/cluster.md and docs/cluster/*.md is run, in the order of its document, on a SLURM of two nodes.
+
+A command is a line of a code block (indented or fenced) whose first word is a program. Most run as they stand, in a folder with
+prepared data. RULES says for the others what runs instead and why; a line that is a synopsis (it has … or [brackets]) must
+name options that the program's help has. A program that no rule covers fails the test."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import unittest
+
+from slurm_cluster import run_in_namespaces
+from slurm_jobs import PROGRAM, SlurmTest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DOCUMENTS = [ROOT / "docs/cluster.md", *sorted((ROOT / "docs/cluster").glob("*.md"))]
+ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
+# Words that begin a line of a code block and are neither output nor settings.
+PROGRAMS = {"pharos", "./srun.sh", "srun.sh", "make", "sbatch", "salloc", "srun", "scontrol", "scancel", "squeue", "sinfo", "sacct",
+            "docker", "podman", "buildah", "enroot", "kubectl", "nsys", "cd", "export", "mkdir", "cat", "tail", "grep", "git", "ls", "unsquashfs"}
+
+
+def code_lines(text):
+    """Lines of code blocks with their number, continuation lines joined, without comments."""
+    fenced, blank, in_block, held, held_at = False, True, False, "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+            continue
+        in_block = fenced or line.startswith("    ") and (blank or in_block)
+        blank = not line.strip()
+        if not in_block or blank:
+            continue
+        code = re.sub(r"(^|\s+)#\s.*$", "", line.strip() if not fenced else line.rstrip())
+        held, held_at = (held + " " + code.strip()).strip(), held_at or number
+        if held.endswith("\\"):
+            held = held[:-1].rstrip()
+            continue
+        if held:
+            yield held_at, held
+        held, held_at = "", 0
+
+
+def first_word(command):
+    words = command.split()
+    while words and ASSIGNMENT.match(words[0]):
+        words.pop(0)
+    return words[0] if words else ""
+
+
+def commands(document):
+    found = []
+    for number, line in code_lines(document.read_text()):
+        word = first_word(line)
+        if word in PROGRAMS or (word and shutil.which(word) and not re.search(r"[:=|]$", word)):
+            found.append((number, line))
+    return found
+
+
+@dataclasses.dataclass
+class Rule:
+    """A command that `pattern` finds runs as `run` says (a template of re.sub), and may leave with one of `codes`."""
+
+    pattern: str
+    run: str
+    reason: str
+    codes: tuple = (0,)
+
+
+FEW_STEPS = "train.train_iters=2 validation.eval_iters=0"
+RULES = [
+    Rule(r"^make (\S+.*)$", r"make --dry-run --directory REPOSITORY \1", "building and installing take many minutes; make says what it would run"),
+    Rule(r"^(docker|podman|buildah|enroot|kubectl|nsys) .*$", "bash -n", "the program and what it needs (a registry, a cluster, a GPU) are not here"),
+    Rule(r"^(pharos launch (?=.*--dry-run).*)$", r"\1", "runs as it stands"),
+    Rule(r"^(.*pharos launch (?=.*(_pretrain|--nsys)).*)$", r"\1 --dry-run", "the recipe needs GPUs"),
+    Rule(r"^(.*(pharos launch|srun\.sh) .*)$", rf"\1 {FEW_STEPS}", "all of the recipe's steps would take minutes"),
+]
+
+
+def is_synopsis(command):
+    return "…" in command or re.search(r"(^|\s)\[", command) is not None
+
+
+class Documents(SlurmTest):
+    def setUp(self):
+        self.helps = {}
+
+    def place(self, document):
+        """A folder with what the commands of a document find in the working folder of who follows it."""
+        folder = self.folder / f"follows_{document.stem}"
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin/pharos").symlink_to(PROGRAM)
+        for name in ("docker", "recipes", "srun.sh", "docs", "Makefile", "tools"):
+            (folder / name).symlink_to(ROOT / name)
+        (folder / "data").mkdir()
+        for suffix in (".bin", ".idx"):
+            shutil.copy(f"{self.data}{suffix}", folder / f"data/quickstart{suffix}")
+        return folder
+
+    def follow(self, command, folder):
+        """Runs one command; its rule, what ran and what came of it."""
+        rule = next((rule for rule in RULES if re.search(rule.pattern, command)), Rule("", "", "runs as it stands"))
+        ran = re.sub(rule.pattern, rule.run, command) if rule.run else command
+        if ran == "bash -n":
+            ran = f"bash -n -c {shlex.quote(command)}"
+        jobs = self.cluster.queued()
+        ran = ran.replace("REPOSITORY", str(ROOT)).replace("JOB", str(jobs[-1] if jobs else 1))
+        variables = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        finished = self.cluster.command("bash", "-c", ran, cwd=folder, variables=variables)
+        for job in set(self.cluster.queued()) - set(jobs):
+            self.cluster.wait_job(job, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+            self.assertEqual(self.cluster.job(job)["ExitCode"], "0:0", f"{ran}\n{self.cluster.output(job)}")
+        return rule, ran, finished
+
+    def check_synopsis(self, command):
+        words = command.split()
+        while ASSIGNMENT.match(words[0]) or words[0].startswith("["):
+            words.pop(0)
+        if words[0] != "pharos":
+            return
+        parts = []
+        for word in words[1:]:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", word):
+                break
+            parts.append(word)
+        shown = self.pharos(*parts, "--help")
+        self.assert_exit(shown, 0)
+        for option in re.findall(r"--[a-z][a-z0-9-]*", command):
+            self.assertRegex(shown.stdout, rf"{option}\b", command)
+
+    def check_document(self, document):
+        folder, found = self.place(document), commands(document)
+        self.assertTrue(found, f"{document} has no command")
+        for number, command in found:
+            with self.subTest(f"{document.name}:{number}", command=command):
+                self.assertIn(first_word(command), PROGRAMS, "a program that the test does not know")
+                if is_synopsis(command):
+                    self.check_synopsis(command)
+                    continue
+                rule, ran, finished = self.follow(command, folder)
+                self.assertIn(finished.returncode, rule.codes, f"{ran}\n{finished.stdout[-3000:]}")
+
+
+def add_test(document):
+    setattr(Documents, f"test_{document.stem}", lambda self: self.check_document(document))
+
+
+for each_document in DOCUMENTS:
+    add_test(each_document)
+
+
+if __name__ == "__main__":
+    run_in_namespaces()
+    unittest.main(verbosity=2)

@@ -1,0 +1,95 @@
+"""Jobs that end before their last step on a real SLURM: cancelled, requeued, out of time, their node lost, at fault."""
+
+import json
+import shutil
+import unittest
+
+from slurm_cluster import run_in_namespaces
+from slurm_jobs import FIXED_BATCH, LONG, SlurmTest, latest, losses, num_steps
+
+
+class Interrupted(SlurmTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # One minute is SLURM's least limit, and it looks at the clock every half: this job runs beside all the others.
+        cls.limited = cls().submit("limited", *LONG, "--time", "00:01:00", "--signal", "TERM@40")
+
+    def ends(self, name):
+        """What attempts.jsonl says about the ends of the starts of a run."""
+        lines = [json.loads(line) for line in (self.folder / name / "attempts.jsonl").read_text().splitlines()]
+        return [line for line in lines if line["event"] == "end"]
+
+    def continue_now(self, job, restarts="1"):
+        """SLURM lets a requeued job wait for two minutes."""
+        self.cluster.wait_job(job, "PENDING", condition=lambda fields: fields["Restarts"] == restarts)
+        self.cluster.command("scontrol", "update", f"jobid={job}", "starttime=now")
+
+    def test_cancelled(self):
+        job = self.submit("cancelled", *LONG)
+        self.wait_steps("cancelled", 3, job)
+        self.cluster.command("scancel", job)
+        output = self.assert_job(job, "CANCELLED", 4)
+        self.assertIn("exiting program after receiving SIGTERM", output)
+        self.assertEqual(latest(self.folder / "cancelled"), num_steps(self.folder / "cancelled"))
+
+    def test_requeued_by_the_administrator(self):
+        job = self.submit("requeued", *LONG)
+        self.wait_steps("requeued", 3, job)
+        self.cluster.command("scontrol", "requeue", job)
+        self.continue_now(job)
+        saved = latest(self.folder / "requeued")
+        self.assertGreaterEqual(saved, 3)
+        self.wait_steps("requeued", saved + 3, job)
+        self.cluster.command("scancel", job)
+        self.assert_job(job, "CANCELLED", 4, restarts=1)
+        found = losses(self.folder / "requeued")
+        self.assertEqual(found, self.uninterrupted("requeued_reference", max(found)))
+
+    def test_requeues_itself_until_the_last_step(self):
+        """Code 4 brings the job back, 0 ends it; the losses are those of a run that nobody stopped."""
+        words = ("train.train_iters=12", "validation.eval_interval=100")
+        job = self.submit("itself", *words, "train.exit_interval=5", "--requeue")
+        for restarts in ("1", "2"):
+            self.continue_now(job, restarts)
+        output = self.assert_job(job, "COMPLETED", 0, restarts=2)
+        self.assertEqual(output.count("goes back into the queue"), 2)
+        reference = self.folder / "itself_reference"
+        self.assert_exit(self.train(reference, FIXED_BATCH, *words, "--nproc", 2), 0)
+        self.assertEqual(losses(self.folder / "itself"), losses(reference))
+        self.assertEqual([end["exit_code"] for end in self.ends("itself")], [4, 4, 0])
+
+    def test_user_error_is_not_requeued(self):
+        data = self.folder / "lost"
+        for suffix in (".bin", ".idx"):
+            shutil.copy(f"{self.data}{suffix}", f"{data}{suffix}")
+        job = self.submit("user_error", f"data={data}", "--requeue", "--sbatch-arg=--hold")
+        (self.folder / "lost.bin").unlink()
+        self.cluster.command("scontrol", "release", job)
+        output = self.assert_job(job, "FAILED", 2)
+        self.assertIn("lost.bin", output)
+
+    def test_node_set_down(self):
+        """SLURM takes the job from all nodes and back into the queue; the node that is left saves."""
+        job = self.submit("down", *LONG, "--requeue")
+        self.wait_steps("down", 3, job)
+        self.cluster.command("scontrol", "update", "nodename=n2", "state=down", "reason=power")
+        self.continue_now(job)
+        saved = latest(self.folder / "down")
+        self.assertGreaterEqual(saved, 3)
+        output = self.cluster.output(job)
+        self.assertIn("Node failure on n2", output)
+        self.wait_steps("down", saved + 3, job)
+        self.cluster.command("scancel", job)
+        self.assert_job(job, "CANCELLED", 4, restarts=1)
+
+    def test_time_limit(self):
+        fields = self.cluster.wait_job(self.limited, "FAILED", "TIMEOUT", "COMPLETED")
+        self.assertEqual(fields["ExitCode"], "4:0", self.cluster.output(self.limited))
+        self.assertEqual(latest(self.folder / "limited"), num_steps(self.folder / "limited"))
+        self.assertEqual([end["exit_code"] for end in self.ends("limited")], [4])
+
+
+if __name__ == "__main__":
+    run_in_namespaces()
+    unittest.main(verbosity=2)
