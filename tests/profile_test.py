@@ -96,8 +96,8 @@ class Window(ProgramTest):
         folder = self.folder / "operators"
         self.assert_exit(self.profiled(folder, start=0, end=1), 0)
         pushed = [call for call in self.calls(folder) if call.startswith("push")]
-        self.assertTrue(all("::" in call or "Backward" in call for call in pushed), pushed[:20])
-        self.assertTrue(pushed)
+        self.assertIn("push aten::copy_", pushed)
+        self.assertFalse([call for call in pushed if "megatron." in call or "training_step" in call])
         self.assertFalse([call for call in pushed if "sizes" in call])
         self.assertEqual(self.window_calls(folder), ["start after 0 steps", "stop after 1 steps"])
 
@@ -114,7 +114,7 @@ class Window(ProgramTest):
         self.assertEqual(self.window_calls(folder), ["start after 3 steps", "stop after 5 steps"])
         self.calls_path(folder).unlink()
         # Resumes beyond: never.
-        finished = self.profiled(folder, "--resume", "train.train_iters=8", start=2, end=5)
+        finished = self.profiled(folder, "--resume", "train.train_iters=8", "scheduler.override_opt_param_scheduler=true", start=2, end=5)
         self.assert_exit(finished, 0)
         self.assertEqual(self.calls(folder), [])
         self.assertEqual(finished.stdout.count("nothing is captured, the run continues at step 6"), 1)
