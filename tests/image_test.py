@@ -19,7 +19,7 @@ from pharos_program import PROGRAM, RECIPE, ProgramTest, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCKERFILE = ROOT / "docker/Dockerfile"
-TOOLS = "bash sh env cat cp mkdir rm sleep tar touch mv ln sqfstar mksquashfs unsquashfs".split()
+TOOLS = "bash sh env cat cp mkdir rm sleep tar touch mv ln mksquashfs unsquashfs".split()
 
 # Stands in for docker and podman: writes down what it is asked and does the least that lets the next command go on.
 ENGINE = r"""#!/bin/bash
@@ -37,7 +37,7 @@ esac
 ENROOT = r"""#!/bin/bash
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 printf 'enroot' >> "$FAKE_LOG"; printf ' %q' "$@" >> "$FAKE_LOG"; echo >> "$FAKE_LOG"
-tar -C "$FAKE_ROOT" -c . | sqfstar -no-progress "$3" > /dev/null
+tar -C "$FAKE_ROOT" -c . | mksquashfs - "$3" -tar -no-progress > /dev/null
 """
 
 
@@ -235,7 +235,7 @@ class BuildTest(unittest.TestCase):
 
     def test_squashfs_tools_are_missed_before_the_build(self):
         self.add("docker")
-        (self.tools / "sqfstar").unlink()
+        (self.tools / "mksquashfs").unlink()
         finished = self.build()
         self.assertEqual(finished.returncode, 2, finished.stdout)
         self.assertIn("Install squashfs-tools", finished.stdout)
@@ -266,7 +266,7 @@ class BuildTest(unittest.TestCase):
 
     def test_a_dry_run_prints_commands_and_makes_nothing(self):
         for builder, parts in [
-            ("docker", ["docker build --tag pharos:latest", "docker export", "sqfstar", "docker rm --force"]),
+            ("docker", ["docker build --tag pharos:latest", "docker export", "mksquashfs", "docker rm --force"]),
             ("podman", ["podman build", "podman cp"]),
             ("buildah", ["buildah build", "buildah from", "mksquashfs", "buildah rm"]),
         ]:
