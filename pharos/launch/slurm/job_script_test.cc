@@ -178,10 +178,10 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
 }
 
 TEST_F(JobScript, ASignalToTheShellIsPassedOnOnceAndTheRanksAreWaitedFor) {
-  // The stand-in signals the batch shell as SLURM does, and ends only when scancel has come by.
+  // The stand-in signals the batch shell as SLURM does, once more when scancel has come by, and only then ends.
   fake("srun", R"sh(
 kill -TERM $PPID
-for i in $(seq 500); do [ ! -e "$F/scancel" ] || { [ "$1" != x ] && kill -TERM $PPID; break; }; sleep 0.01; done
+for i in $(seq 500); do [ ! -e "$F/scancel" ] || { kill -TERM $PPID; break; }; sleep 0.01; done
 exit 4)sh");
   fake("scancel", R"sh(echo "$*" >>"$F/scancel")sh");
   EXPECT_EQ(run(batch_script(request)).code, 4);
