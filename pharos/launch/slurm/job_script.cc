@@ -4,16 +4,16 @@
 #include <string_view>
 
 #include "pharos/base/error.h"
+#include "pharos/base/subprocess.h"
 #include "pharos/base/text.h"
-#include "pharos/launch/slurm/shell_text.h"
 
 namespace pharos::launch::slurm {
 namespace {
 
 constexpr std::string_view kFail = R"sh(
 fail() { # WHAT FIX
-  printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)"
-                                   "$2" > &2 finish 2
+  printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)" "$2" >&2
+  finish 2
 }
 )sh";
 
@@ -43,21 +43,26 @@ export MASTER_ADDR MASTER_PORT
 constexpr std::string_view kTimeLimit = R"sh(
 # When SLURM will end the job, in seconds since 1970; empty without a limit. `pharos train` reads it.
 PHAROS_TIME_LIMIT_END=
-if [ "$(squeue -h -j "$job" -o %l 2>/dev/null)" != UNLIMITED ]; then
-  PHAROS_TIME_LIMIT_END=$(date -d "$(squeue -h -j "$job" -o %e 2>/dev/null)" +%s 2>/dev/null)
-fi
+limit=$(squeue -h -j "$job" -o '%l %e' 2>/dev/null)
+case $limit in
+  '' | UNLIMITED* | *N/A*) ;;
+  *) PHAROS_TIME_LIMIT_END=$(date -d "${limit#* }" +%s 2>/dev/null) ;;
+esac
 export PHAROS_TIME_LIMIT_END
 )sh";
 
 constexpr std::string_view kSignals = R"sh(
-# `date -d ""` is today's midnight, and a job that is being cancelled has had its tasks told by SLURM already: only a
-# signal to this shell alone is passed on. It goes by scancel, because srun kills the tasks when it gets SIGTERM itself.
-is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ];
-}
-asked_to_end = interrupted = on_term() {
-  interrupted = 1 [-z "$asked_to_end"] || return asked_to_end = 1 if is_running;
-  then scancel-- signal = TERM "$job";
-  fi
+# SLURM tells the tasks itself that the time is running out (--signal) or that the job is cancelled. Only a SIGTERM to
+# this shell alone is passed on, once: a second one would end a rank before it has saved. It goes by scancel, because
+# srun answers SIGTERM by killing the tasks.
+is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ]; }
+asked_to_end=
+interrupted=
+on_term() {
+  interrupted=1
+  [ -z "$asked_to_end" ] || return
+  asked_to_end=1
+  if is_running; then scancel --signal=TERM "$job"; fi
 }
 trap on_term TERM
 )sh";
@@ -95,6 +100,24 @@ note_end "$code"
 scontrol requeue "$job" || echo "pharos launch: the job could not be requeued." >&2
 exit "$code"
 )sh";
+
+std::string quote(const std::string& word) { return base::shell_line({word}); }
+
+/// With the quotes and backslashes that sbatch takes off.
+std::string sbatch_line(const std::string& word) {
+  if (word.find_first_of("\n\r") != std::string::npos) {
+    throw base::UserError({.what = "A word for sbatch holds a line break, which a script cannot carry.",
+                           .where = word.substr(0, word.find_first_of("\n\r")),
+                           .fix = "Leave out the line break."});
+  }
+  if (base::shell_line({word}) == word) return "#SBATCH " + word + "\n";
+  std::string quoted;
+  for (const char letter : word) {
+    if (letter == '"' || letter == '\\') quoted += '\\';
+    quoted += letter;
+  }
+  return "#SBATCH \"" + quoted + "\"\n";
+}
 
 std::string header(const SlurmRequest& request) {
   const JobRequest& job = request.job;
@@ -226,8 +249,8 @@ std::string train_words(const SlurmRequest& request) {
   if (!request.array.empty()) text += "overrides=(\"${overrides[@]//%a/$SLURM_ARRAY_TASK_ID}\")\n";
   std::vector<std::string> options = job.train_options;
   options.insert(options.begin(), {job.program, "train", job.recipe});
-  text += "train=(" + quote_all({job.program, "train", job.recipe}) + " \"${overrides[@]}\"" +
-          (job.train_options.empty() ? "" : " " + quote_all(job.train_options)) + " --run-dir " +
+  text += "train=(" + base::shell_line({job.program, "train", job.recipe}) + " \"${overrides[@]}\"" +
+          (job.train_options.empty() ? "" : " " + base::shell_line(job.train_options)) + " --run-dir " +
           folder_text(request.task_run_folder, request) + ")\n";
   return text +
          "# One decision for all ranks: a rank that looks later would see the run that rank 0 has just begun.\n"
