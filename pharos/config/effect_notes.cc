@@ -57,6 +57,23 @@ std::vector<Silencer> silencers(const ModelConfig& model) {
   };
 }
 
+/// Why profiling.use_nsys_profiler will capture nothing, or less than was asked for.
+std::vector<std::string> window_notes(const ResolvedConfig& resolved, std::int64_t world_size) {
+  const ProfilingConfig& profiling = resolved.config.profiling;
+  if (!profiling.use_nsys_profiler) return {};
+  std::vector<std::string> notes;
+  if (profiling.profile_step_start == profiling.profile_step_end) {
+    notes.push_back("profiling.profile_step_start and profile_step_end are both " +
+                    std::to_string(profiling.profile_step_start) + ": the window is empty, nothing is captured.");
+  }
+  for (const std::int64_t rank : profiling.profile_ranks) {
+    if (rank >= 0 && rank < world_size) continue;
+    notes.push_back("profiling.profile_ranks names rank " + std::to_string(rank) + "; the job has ranks 0 to " +
+                    std::to_string(world_size - 1) + ".");
+  }
+  return notes;
+}
+
 }  // namespace
 
 std::vector<std::string> effect_notes(const ResolvedConfig& resolved, std::int64_t world_size) {
@@ -83,6 +100,7 @@ std::vector<std::string> effect_notes(const ResolvedConfig& resolved, std::int64
   add_note(notes, hints, ": accepted; Pharos decides this itself.");
   add_note(notes, one_rank, ": no effect on one rank.");
   for (const auto& [reason, fields] : switched_off) add_note(notes, fields, ": no effect " + reason + ".");
+  for (std::string& note : window_notes(resolved, world_size)) notes.push_back(std::move(note));
   return notes;
 }
 

@@ -206,6 +206,7 @@ class Resolver {
         continue;
       }
       resolved_.origins[name] = value.origin;
+      for (const auto& [key, entry] : value.map) resolved_.origins[name + "." + key] = entry.origin;
       if (field.section == "mixed_precision") resolved_.config.mixed_precision.given = true;
       if (field.section == "comm_overlap") resolved_.config.comm_overlap.given = true;
     }

@@ -271,6 +271,9 @@ struct ProfilingConfig {
   bool nvtx_ranges = false;
   bool record_memory_history = false;
   std::string memory_snapshot_path = "memory_snapshot.json";
+  bool network_counters = false;
+  double network_counters_hz = 10;
+  std::string network_counters_root = "/sys";
 };
 
 /// Section `mixed_precision`: `mixed_precision: bf16_mixed` or an object. When given, resolve() copies it onto the

@@ -18,6 +18,9 @@ namespace pharos::lens {
 /// Compact JSON of one span without newline (lens.md section 8.4). NaN and infinities are strings: "NaN", "Infinity".
 std::string to_json_line(const SpanData& span, const Resource& resource);
 
+/// {"counters": NAME, "start_time", "end_time", "attributes", "resource"}.
+std::string to_json_line(const CounterEvent& event, const Resource& resource);
+
 /// The same of one collection of metrics and of one log record.
 std::string to_json_line(const MetricsData& metrics, const Resource& resource);
 std::string to_json_line(const LogData& log, const Resource& resource);

@@ -204,6 +204,14 @@ std::string to_json_line(const SpanData& span, const Resource& resource) {
   return dump(line);
 }
 
+std::string to_json_line(const CounterEvent& event, const Resource& resource) {
+  return dump({{"counters", event.name},
+               {"start_time", base::format_utc_time(resource.to_wall_ns(event.start_ns))},
+               {"end_time", base::format_utc_time(resource.to_wall_ns(event.end_ns))},
+               {"attributes", to_json(event.attributes)},
+               {"resource", to_json(resource)}});
+}
+
 std::string to_json_line(const MetricsData& metrics, const Resource& resource) {
   Json scopes = Json::array();
   for (const ScopeMetrics& scope : metrics) {

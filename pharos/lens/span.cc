@@ -6,6 +6,7 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/lens/context/propagation.h"
+#include "pharos/lens/life/span_markers.h"
 #include "pharos/lens/record/payload.h"
 #include "pharos/lens/record/recorder.h"
 
@@ -127,6 +128,7 @@ ManagedSpan& ManagedSpan::operator=(ManagedSpan&& other) noexcept {
   epoch_ = other.epoch_;
   stack_index_ = other.stack_index_;
   num_exceptions_ = other.num_exceptions_;
+  marker_ = other.marker_;
   context_ = other.context_;
   return *this;
 }
@@ -192,6 +194,9 @@ ManagedSpan ManagedSpan::begin(ThreadState& state, const internal::SpanStart& pl
   span.context_ = context;
   if (plan.make_current) {
     span.stack_index_ = plan.drops_tracestate ? push_apart(state.stack, context) : state.stack.push(context);
+    if (internal::span_markers.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+      span.marker_ = internal::push_marker(plan.name);
+    }
   }
   return span;
 }
@@ -300,6 +305,8 @@ void ManagedSpan::finish(std::int64_t end_ns) noexcept {
   if (!is_of_running_session(epoch_)) return;
   ThreadState* state = internal::thread_state();
   const bool is_owner = state == owner_;
+  if (marker_ != 0 && is_owner) [[unlikely]]
+    internal::pop_markers(marker_);
   owner_->stack.remove(stack_index_, context_.span_id, is_owner);
   SlotClaim claim(slot, generation_);
   if (!claim.is_held()) return;
@@ -360,6 +367,25 @@ SpanContext record_span(std::string_view name, Group group, std::int64_t start_n
   }
   internal::write_span(*state, body, spill);
   return context;
+}
+
+void record_counters(std::string_view name, std::int64_t start_ns, std::int64_t end_ns,
+                     std::span<const Attribute> attributes) {
+  if (!is_telemetry_active()) return;
+  ThreadState* state = internal::thread_state();
+  if (state == nullptr) return;
+  internal::RecordBody body{};
+  std::vector<std::byte> spill;
+  SpanContext identity;  // what its continuations are found by
+  identity.span_id = state->next_id();
+  begin_body(body, identity, {}, internal::kScopeLens);
+  body.name = state->find_name(name);
+  body.group = internal::kCounterGroup;
+  body.start_ns = start_ns;
+  body.end_ns = std::max(start_ns, end_ns);
+  for (const Attribute& attribute : attributes)
+    internal::append_attribute(state->payload_of(body, spill), attribute.key, attribute.value, false);
+  internal::write_counter_event(*state, body, spill);
 }
 
 void safe_set_span_attributes(ManagedSpan& span, std::span<const Attribute> attributes,

@@ -124,6 +124,7 @@ class ManagedSpan {
         epoch_(other.epoch_),
         stack_index_(other.stack_index_),
         num_exceptions_(other.num_exceptions_),
+        marker_(other.marker_),
         context_(other.context_) {}
   ManagedSpan& operator=(ManagedSpan&& other) noexcept;
   ~ManagedSpan() {
@@ -217,6 +218,7 @@ class ManagedSpan {
   std::uint32_t epoch_ = 0;
   std::int32_t stack_index_ = -1;
   std::int32_t num_exceptions_ = 0;
+  std::uint32_t marker_ = 0;  ///< depth of the range that shows it to a profiler (span_markers.h); 0: none
   SpanContext context_;
 };
 
@@ -246,6 +248,11 @@ void safe_set_span_attributes(ManagedSpan& span, std::initializer_list<Attribute
 /// A span that is over: times of CLOCK_MONOTONIC, parent none = a trace of its own. Returns its identity.
 SpanContext record_span(std::string_view name, Group group, std::int64_t start_ns, std::int64_t end_ns,
                         SpanContext parent, std::initializer_list<Attribute> attributes = {});
+
+/// What `attributes` count happened between the two times of CLOCK_MONOTONIC: a counter event. Kept in the ring of the
+/// calling thread, whatever groups are on, and never exported; nothing happens without telemetry.
+void record_counters(std::string_view name, std::int64_t start_ns, std::int64_t end_ns,
+                     std::span<const Attribute> attributes);
 
 /// The thread's current span, to be carried to another thread, with trace state and baggage:
 ///

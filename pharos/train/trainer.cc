@@ -73,6 +73,10 @@ void Trainer::set_up() {
                                   : std::make_unique<MetricsLog>();
   reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_),
                                          Reporter::Place{parallel_.rank, parallel_.world.size()}, console_, *metrics_);
+  network_ = std::make_unique<NetworkReport>(config_, parallel_.world.environment().local_rank, state_.step, console_,
+                                             *metrics_);
+  window_ = std::make_unique<profile::Window>(config_.profiling, parallel_.rank,
+                                              [this](const std::string& line) { console_.line(line); });
 }
 
 /// The first rank of each node builds missing indices, the others find them made.

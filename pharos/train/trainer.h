@@ -16,11 +16,13 @@
 #include "pharos/optim/schedule/batch_schedule.h"
 #include "pharos/optim/schedule/lr_schedule.h"
 #include "pharos/pipeline/report/measured_file.h"
+#include "pharos/profile/window/window.h"
 #include "pharos/train/data/data_feed.h"
 #include "pharos/train/exit_policy.h"
 #include "pharos/train/experts/router_watch.h"
 #include "pharos/train/forward_backward.h"
 #include "pharos/train/parallel.h"
+#include "pharos/train/report/network_report.h"
 #include "pharos/train/report/progress_file.h"
 #include "pharos/train/report/report.h"
 #include "pharos/train/run_folder.h"
@@ -114,6 +116,8 @@ class Trainer {
   std::unique_ptr<pipeline::MeasuredFile> measured_;  ///< null without a pipeline
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Reporter> reporter_;
+  std::unique_ptr<NetworkReport> network_;
+  std::unique_ptr<profile::Window> window_;  ///< of a profiler
   ProgressFile progress_;
   double job_flops_ = 0;
   std::int64_t loop_start_ns_ = 0;

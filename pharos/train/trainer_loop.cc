@@ -56,6 +56,7 @@ base::ExitCode Trainer::run() {
       skip_iteration();
       continue;
     }
+    window_->before_step(state_.step);
     StepRecord record;
     {
       lens::ManagedSpan first;
@@ -74,6 +75,7 @@ base::ExitCode Trainer::run() {
                            state_.step % *validation.eval_interval == 0;
     if (evaluates && data_->has(DataSplit::kValidation))
       evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {}", state_.step));
+    window_->after_step(state_.step);
     const auto interval = config_.checkpoint.save_interval;
     const auto decision = decide_exit(config_.train, state_.step, exit_inputs());
     const bool signalled = decision && decision->reason == ExitReason::kSignal;
@@ -82,6 +84,8 @@ base::ExitCode Trainer::run() {
   }
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   intervals.finish();
+  window_->leave();
+  network_->finish();
   if (!validation.skip_train && saving_enabled() && last_saved_step_ != state_.step) save();
   report_pipeline();
   evaluate_at_end();
@@ -105,7 +109,9 @@ void Trainer::after_iteration(const StepRecord& executed) {
   }
   if (first_step_pending_) first_step_done(record.step_time_ns);
   PHAROS_SPAN(log_span, Group::kStep, "megatron.train.log", {lens::kGoodput, true});
+  network_->write();
   reporter_->step(record, peak_memory_bytes(device()));
+  network_->after_step(state_.step);
 }
 
 void Trainer::first_step_done(std::int64_t duration_ns) {
@@ -273,6 +279,8 @@ void Trainer::report_pipeline() {
 }
 
 base::ExitCode Trainer::leave(const ExitDecision& decision) {
+  window_->leave();
+  network_->finish();
   if (saving_enabled() && last_saved_step_ != state_.step) save();
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   report_pipeline();

@@ -14,6 +14,7 @@
 #include "pharos/base/node_list.h"
 #include "pharos/base/text.h"
 #include "pharos/cli/exit_status.h"
+#include "pharos/cli/launch/launch_kubernetes.h"
 #include "pharos/cli/launch/launch_options.h"
 #include "pharos/cli/launch/launch_request.h"
 #include "pharos/launch/slurm/command.h"
@@ -111,9 +112,12 @@ void run_launch(const LaunchOptions& options) {
 
 void add_launch_command(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
+  auto kubernetes = std::make_shared<KubernetesArguments>();
   CLI::App* command = app.add_subcommand("launch", "Train on a SLURM cluster: srun in an allocation, else sbatch");
   add_launch_options(*command, *options);
-  command->callback([options] { run_launch(*options); });
+  add_kubernetes_options(*command, *kubernetes);
+  command->callback(
+      [options, kubernetes] { kubernetes->is_given ? print_manifest(*options, *kubernetes) : run_launch(*options); });
 }
 
 }  // namespace pharos::cli

@@ -41,8 +41,11 @@ void dump(const std::string& path) {
     for (const auto* spans : {&contents.spans, &contents.open_spans}) {
       for (const lens::SpanData& span : *spans) std::cout << lens::to_json_line(span, contents.resource) << "\n";
     }
+    for (const lens::CounterEvent& event : contents.counters)
+      std::cout << lens::to_json_line(event, contents.resource) << "\n";
     std::cerr << ring.string() << ": " << contents.spans.size() << " spans ended, " << contents.open_spans.size()
-              << " open, " << contents.num_overwritten << " overwritten; the process "
+              << " open, " << contents.num_overwritten << " overwritten, " << contents.counters.size()
+              << " counter events; the process "
               << (contents.is_shut_down ? "left in order" : "still runs or was killed") << "\n";
   }
 }
@@ -70,7 +73,7 @@ void add_trace_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("trace", "Traces: what a run recorded, also when it was killed");
   command->require_subcommand(1);
   CLI::App* dump_command = command->add_subcommand(
-      "dump", "Print a ring as JSON lines: ended spans, then open ones; a summary goes to standard error");
+      "dump", "Print a ring as JSON lines: ended spans, open ones, counter events; a summary goes to standard error");
   auto path = std::make_shared<std::string>();
   dump_command->add_option("path", *path, "Ring file, or run folder (all its rings)")->required();
   dump_command->callback([path] { dump(*path); });

@@ -208,6 +208,7 @@ Json rank_json(const RankView& view, const TraceShowOptions& options) {
   rank["num_ended"] = contents.spans.size();
   rank["num_open"] = contents.open_spans.size();
   rank["num_overwritten"] = contents.num_overwritten;
+  rank["num_counter_events"] = contents.counters.size();
   rank["first_time"] = is_empty ? Json(nullptr) : Json(utc(view, view.tree.first_ns));
   rank["last_time"] = is_empty ? Json(nullptr) : Json(utc(view, view.tree.last_ns));
   rank["range_ns"] = view.tree.last_ns - view.tree.first_ns;
@@ -313,6 +314,7 @@ void print_rank(std::ostream& output, const RankView& view, const TraceShowOptio
          << printable(attribute_or(resource, "host.name", std::string())) << " " << process_state(view) << "\n";
   output << "  " << contents.spans.size() << " spans ended, " << contents.open_spans.size() << " open, "
          << contents.num_overwritten << " overwritten by later ones and not counted below\n";
+  if (!contents.counters.empty()) output << "  " << contents.counters.size() << " counter events (trace dump)\n";
   if (contents.spans.empty() && contents.open_spans.empty()) {
     output << "  The ring holds no span.\n";
     return;

@@ -111,8 +111,7 @@ void declare_profiling(std::vector<Field>& fields) {
   SectionBuilder profiling(fields, "profiling", &RunConfig::profiling);
   using P = ProfilingConfig;
   static constexpr const char* kProfilers = "profilers";
-  profiling.field("use_nsys_profiler", &P::use_nsys_profiler, "capture the window with Nsight Systems")
-      .later(kProfilers);
+  profiling.field("use_nsys_profiler", &P::use_nsys_profiler, "capture the window with Nsight Systems");
   profiling.field("use_pytorch_profiler", &P::use_pytorch_profiler, "capture the window with Kineto").later(kProfilers);
   profiling.field("profile_step_start", &P::profile_step_start, "first completed step of the window")
       .unit("steps")
@@ -128,11 +127,26 @@ void declare_profiling(std::vector<Field>& fields) {
   profiling.field("pytorch_profiler_collect_chakra", &P::pytorch_profiler_collect_chakra, "write an execution trace")
       .with("profiling.use_pytorch_profiler");
   profiling.field("record_shapes", &P::record_shapes, "shapes in NVTX ranges").with("profiling.use_nsys_profiler");
-  profiling.field("nvtx_ranges", &P::nvtx_ranges, "NVTX ranges around steps and spans").later(kProfilers);
+  profiling.field("nvtx_ranges", &P::nvtx_ranges, "NVTX ranges around steps and spans")
+      .with("profiling.use_nsys_profiler");
   profiling.field("record_memory_history", &P::record_memory_history, "record the allocator's history")
       .later(kProfilers);
   profiling.field("memory_snapshot_path", &P::memory_snapshot_path, "where the memory history is written")
       .with("profiling.record_memory_history");
+  profiling
+      .field("network_counters", &P::network_counters,
+             "read the counters of network devices on every node (docs/cluster/counters.md)")
+      .own();
+  profiling.field("network_counters_hz", &P::network_counters_hz, "how often")
+      .unit("samples per second")
+      .above(0)
+      .max(1000)
+      .with("profiling.network_counters")
+      .own();
+  profiling
+      .field("network_counters_root", &P::network_counters_root, "the folder that holds class/infiniband and class/net")
+      .with("profiling.network_counters")
+      .own();
 }
 
 void declare_telemetry(std::vector<Field>& fields) {

@@ -51,7 +51,8 @@ void check_efa(Warner& warner) {
     warner.warn("FI_PROVIDER", "libfabric does not take EFA, traffic between nodes goes elsewhere.",
                 "Unset it, or choose the profile that is meant.");
   if (warner.value("FI_EFA_USE_DEVICE_RDMA") == "0")
-    warner.warn("FI_EFA_USE_DEVICE_RDMA", "every transfer is copied through the host.", "Unset it.");
+    warner.warn("FI_EFA_USE_DEVICE_RDMA", "every transfer is copied through the host.",
+                "Unset it where the device has RDMA (p4d and later).");
   if (warner.value("FI_EFA_FORK_SAFE") == "0")
     warner.warn("FI_EFA_FORK_SAFE",
                 "with Linux before 5.13 or rdma-core before 38 a process that forks is aborted or its data destroyed.",

@@ -16,13 +16,14 @@ constexpr const char* kCacheFolder = "${TMPDIR:-/tmp}/pharos-cache-rank-${RANK:-
 // docs/cluster/environment.md.
 constexpr ProfileVariable kGpuVariables[] = {
     {"efa", "LD_LIBRARY_PATH",
-     "/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:/opt/aws-ofi-nccl/install/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}",
-     "NCCL finds the plug-in of aws-ofi-nccl and the plug-in finds EFA's libfabric before any other of the system."},
+     "/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:/opt/aws-ofi-nccl/install/lib:/opt/nccl/"
+     "lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}",
+     "The plug-in of aws-ofi-nccl, EFA's libfabric and the NCCL they were built for are found before others of the "
+     "system."},
     {"efa", "FI_PROVIDER", "efa",
      "libfabric takes the EFA provider and fails where there is none, instead of taking TCP without a word."},
     {"efa", "FI_EFA_USE_DEVICE_RDMA", "1",
-     "Reads and writes go from device to device by RDMA (default of libfabric from 1.18 on; older ones on P4d need "
-     "it)."},
+     "A device without RDMA stops the run at its start; unset, libfabric would copy through the host without a word."},
     {"efa", "FI_EFA_FORK_SAFE", "1",
      "A process that forks after communication began keeps its registered memory intact (Linux before 5.13 or "
      "rdma-core "

@@ -22,16 +22,16 @@ KubernetesKind parse_kubernetes_kind(std::string_view name);
 /// What only Kubernetes asks for.
 struct KubernetesOptions {
   KubernetesKind kind = KubernetesKind::kPyTorchJob;
-  std::string name_space = {};                       ///< empty: that of whoever applies the manifest
-  std::optional<std::int64_t> efa_per_node = {};     ///< devices vpc.amazonaws.com/efa of a pod; needed with profile efa
-  std::string shared_memory = {};                    ///< most of /dev/shm, "64Gi"; empty: half of the node's memory
-  std::int64_t grace_seconds = 300;                  ///< from SIGTERM to SIGKILL: time to save a checkpoint
-  std::int64_t max_restarts = 3;                     ///< of a JobSet; a PyTorchJob does not limit them
+  std::string name_space = {};                    ///< empty: that of whoever applies the manifest
+  std::optional<std::int64_t> efa_per_node = {};  ///< devices vpc.amazonaws.com/efa of a pod; needed with profile efa
+  std::string shared_memory = {};                 ///< most of /dev/shm, "64Gi"; empty: half of the node's memory
+  std::int64_t grace_seconds = 300;               ///< from SIGTERM to SIGKILL: time to save a checkpoint
+  std::int64_t max_restarts = 3;                  ///< of a JobSet; a PyTorchJob does not limit them
   std::map<std::string, std::string> node_selector;  ///< labels that a node must have
 };
 
-/// The manifest as YAML, one document. One pod a node; its shell script starts a process for each GPU, passes signals on
-/// and leaves with the code of the first that failed (docs/cluster/kubernetes.md).
+/// The manifest as YAML, one document. One pod a node; its shell script starts a process for each GPU, passes signals
+/// on and leaves with the code of the first that failed (docs/cluster/kubernetes.md).
 ///
 /// Of `request`: container.image is required. A mount is "/PATH:TARGET" (host path) or "pvc/CLAIM:TARGET" (persistent
 /// volume claim), with ":ro" or ":rw" behind it; run_folder must lie in a TARGET, as a pod's own files end with it.

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kFail = R"sh(
 fail() { # WHAT FIX
-  printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)"
-                                   "$2" > &2 finish 2
+  printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)" "$2" >&2
+  finish 2
 }
 )sh";
 
@@ -43,21 +43,26 @@ export MASTER_ADDR MASTER_PORT
 constexpr std::string_view kTimeLimit = R"sh(
 # When SLURM will end the job, in seconds since 1970; empty without a limit. `pharos train` reads it.
 PHAROS_TIME_LIMIT_END=
-if [ "$(squeue -h -j "$job" -o %l 2>/dev/null)" != UNLIMITED ]; then
-  PHAROS_TIME_LIMIT_END=$(date -d "$(squeue -h -j "$job" -o %e 2>/dev/null)" +%s 2>/dev/null)
-fi
+limit=$(squeue -h -j "$job" -o '%l %e' 2>/dev/null)
+case $limit in
+  '' | UNLIMITED* | *N/A*) ;;
+  *) PHAROS_TIME_LIMIT_END=$(date -d "${limit#* }" +%s 2>/dev/null) ;;
+esac
 export PHAROS_TIME_LIMIT_END
 )sh";
 
 constexpr std::string_view kSignals = R"sh(
-# `date -d ""` is today's midnight, and a job that is being cancelled has had its tasks told by SLURM already: only a
-# signal to this shell alone is passed on. It goes by scancel, because srun kills the tasks when it gets SIGTERM itself.
-is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ];
-}
-asked_to_end = interrupted = on_term() {
-  interrupted = 1 [-z "$asked_to_end"] || return asked_to_end = 1 if is_running;
-  then scancel-- signal = TERM "$job";
-  fi
+# SLURM tells the tasks itself that the time is running out (--signal) or that the job is cancelled. Only a SIGTERM to
+# this shell alone is passed on, once: a second one would end a rank before it has saved. It goes by scancel, because
+# srun answers SIGTERM by killing the tasks.
+is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ]; }
+asked_to_end=
+interrupted=
+on_term() {
+  interrupted=1
+  [ -z "$asked_to_end" ] || return
+  asked_to_end=1
+  if is_running; then scancel --signal=TERM "$job"; fi
 }
 trap on_term TERM
 )sh";

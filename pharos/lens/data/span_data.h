@@ -44,4 +44,13 @@ struct SpanData {
   bool is_cut = false;     ///< a text did not fit and was cut
 };
 
+/// What was counted between two moments (record_counters). Times are CLOCK_MONOTONIC.
+struct CounterEvent {
+  std::string name;
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  std::uint32_t thread_index = 0;
+  StoredAttributes attributes;
+};
+
 }  // namespace pharos::lens

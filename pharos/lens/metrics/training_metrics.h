@@ -1,5 +1,6 @@
 // The metrics Pharos exports: the eight of Megatron's dashboards (megatron-telemetry.md section 3) under their own
-// rules, and what those leave out (section 10.3). Points carry no attributes; the step number is never one.
+// rules, and what those leave out (section 10.3). Points carry no attributes but those of the network, which say
+// device, port and what was counted (network_metrics.h); the step number is never one.
 #pragma once
 
 #include <cstdint>

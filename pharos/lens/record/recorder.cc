@@ -149,7 +149,7 @@ void drain_thread(Session& session, ThreadState& state, std::vector<SpanData>& s
   for (; state.drained_records < head; ++state.drained_records) {
     if (!read_record(state.records[state.drained_records & state.record_mask], state.drained_records, body)) continue;
     std::optional<SpanData> span = state.joiner.add(body);
-    if (!span) continue;
+    if (!span || body.group == kCounterGroup) continue;
     // What was overwritten shows in the number of the next span that was not; the last one never is for long.
     session.overwritten += body.span_number - state.drained_spans;
     state.drained_spans = body.span_number + 1;
@@ -273,6 +273,13 @@ void write_span(ThreadState& state, RecordBody& body, std::vector<std::byte>& sp
   std::memcpy(&word, reinterpret_cast<const std::byte*>(&body) + kOffset, sizeof word);
   word = (word & ~std::uint64_t{0xffffffff}) | static_cast<std::uint32_t>(state.num_records - state.num_continuations);
   std::memcpy(reinterpret_cast<std::byte*>(&body) + kOffset, &word, sizeof word);
+  write_record(state, body);
+}
+
+void write_counter_event(ThreadState& state, RecordBody& body, std::vector<std::byte>& spill) {
+  if (!spill.empty()) write_continuations(state, body, spill);
+  ++state.num_continuations;
+  state.header->num_continuations.store(state.num_continuations, std::memory_order_relaxed);
   write_record(state, body);
 }
 

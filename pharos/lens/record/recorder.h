@@ -201,6 +201,9 @@ extern constinit OpenSlot dropped_slot;
 /// Writes an ended span into the calling thread's ring: what was spilled, then the body. Empties `spill`.
 void write_span(ThreadState& state, RecordBody& body, std::vector<std::byte>& spill);
 
+/// The same of a counter event.
+void write_counter_event(ThreadState& state, RecordBody& body, std::vector<std::byte>& spill);
+
 /// Takes the ended spans since the last call out of all rings. Exporter thread, or anyone after it has ended.
 void drain(Session& session, std::vector<SpanData>& spans);
 

@@ -103,6 +103,12 @@ class RegionReader {
       if (body.span_id == 0) continue;
       std::optional<SpanData> span = joiner.add(body);
       if (!span) continue;
+      if (body.group == internal::kCounterGroup) {
+        SpanData event = with_name(std::move(*span), body);
+        contents.counters.push_back(
+            {std::move(event.name), event.start_ns, event.end_ns, event.thread_index, std::move(event.attributes)});
+        continue;
+      }
       num_counted += index < head;
       contents.spans.push_back(with_name(std::move(*span), body));
     }
@@ -174,6 +180,8 @@ RingContents read_ring(const std::filesystem::path& path) {
   drop_ended(contents);
   std::stable_sort(contents.spans.begin(), contents.spans.end(),
                    [](const SpanData& left, const SpanData& right) { return left.end_ns < right.end_ns; });
+  std::stable_sort(contents.counters.begin(), contents.counters.end(),
+                   [](const CounterEvent& left, const CounterEvent& right) { return left.end_ns < right.end_ns; });
   std::stable_sort(contents.open_spans.begin(), contents.open_spans.end(),
                    [](const SpanData& left, const SpanData& right) { return left.start_ns < right.start_ns; });
   return contents;

@@ -20,6 +20,9 @@
 // Entries that do not fit stay in memory while the span is open. When it ends they become continuation records (flag
 // kContinuation, same span_id, num_continuations counts from 0) directly before the record of the span, whose
 // num_continuations says how many there are. A reader that misses one has lost num_spilled entries.
+//
+// A record of group kCounterGroup is no span but a counter event: what its attributes count happened between start and
+// end.
 #pragma once
 
 #include <atomic>
@@ -60,10 +63,10 @@ struct FileHeader {
 static_assert(sizeof(FileHeader) <= kPageBytes);
 
 struct RegionHeader {
-  std::atomic<std::uint64_t> num_records;  ///< records ever written: ended spans and continuations
+  std::atomic<std::uint64_t> num_records;  ///< records ever written: ended spans, continuations, counter events
   std::uint32_t thread_id;                 ///< of the kernel, the last thread that used the region
   std::uint32_t thread_index;
-  std::atomic<std::uint64_t> num_continuations;  ///< of num_records
+  std::atomic<std::uint64_t> num_continuations;  ///< of num_records, those that are no spans
   std::uint64_t reserved[5];
 };
 static_assert(sizeof(RegionHeader) == 64);
@@ -83,6 +86,8 @@ enum RecordFlag : std::uint8_t {
 
 /// RecordBody::group of a span without a group.
 inline constexpr std::uint8_t kNoGroup = 0xff;
+/// RecordBody::group of a counter event.
+inline constexpr std::uint8_t kCounterGroup = 0xfe;
 
 enum class EntryKind : std::uint8_t {
   kBool = 1,
