@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
 
-.PHONY: all quickstart telemetry-demo test test-fast test-asan test-tsan bench format lint lint-changed install clean
+.PHONY: all quickstart telemetry-demo test test-fast test-asan test-tsan bench format lint lint-changed install image clean
 all:
 	@tools/bootstrap build
 	@tools/build release
@@ -47,6 +47,13 @@ install:
 	@tools/bootstrap build
 	@tools/build release pharos
 	@cmake --install build/release --prefix "$(PREFIX)"
+
+# The image that jobs run in: pharos+latest.sqsh of docker/Dockerfile, for GPUs; IMAGE=cpu: pharos-cpu+latest.sqsh of Debian packages.
+IMAGE ?= gpu
+image:
+	@tools/bootstrap build
+	@tools/build release pharos
+	@build/release/pharos image build $(if $(filter cpu,$(IMAGE)),--name pharos-cpu --cpu,--name pharos)
 
 clean:
 	rm -rf build

@@ -1,7 +1,8 @@
 # pharos_module(NAME [TORCH] [DEPENDS module…] [LIBRARIES target…])
 # One module of the house: all *.cc of the current folder become the static library pharos_NAME, all *_test.cc one test
-# program NAME_test whose cases ctest lists one by one (label "unit"), each on one thread: ctest runs several at once, and
-# OpenMP threads that wait for each other on busy cores are slow beyond measure. TORCH adds libtorch and the shared precompiled header.
+# program NAME_test whose suites ctest lists one by one (label "unit"), each on one thread: ctest runs several at once, and
+# OpenMP threads that wait for each other on busy cores are slow beyond measure. A suite and not a case is a process, since loading
+# libtorch takes longer than most cases. TORCH adds libtorch and the shared precompiled header.
 # Files named *_fuzz.cc belong to tests/fuzz and are left out.
 function(pharos_module name)
   cmake_parse_arguments(ARG "TORCH" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -26,7 +27,10 @@ function(pharos_module name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE pharos_${name} GTest::gmock GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE PHAROS_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
-    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1 DISCOVERY_MODE PRE_TEST)
+    target_compile_options(${name}_test PRIVATE -O1)  # tests are compiled more often than they run
+    file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake CONTENT
+      "set(module ${name})\nset(program \"$<TARGET_FILE:${name}_test>\")\ninclude(\"${PROJECT_SOURCE_DIR}/cmake/ListSuites.cmake\")\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
     list(APPEND targets ${name}_test)
   endif()
   if(ARG_TORCH)

@@ -16,9 +16,12 @@
 #include "pharos/cli/config_command.h"
 #include "pharos/cli/data_command.h"
 #include "pharos/cli/env/env_command.h"
+#include "pharos/cli/doctor/doctor_command.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/generate/generate_command.h"
+#include "pharos/cli/goodput/goodput_command.h"
 #include "pharos/cli/hf/hf_command.h"
+#include "pharos/cli/image/image_command.h"
 #include "pharos/cli/launch/launch_command.h"
 #include "pharos/cli/parity/parity_command.h"
 #include "pharos/cli/pipeline/pipeline_command.h"
@@ -85,8 +88,11 @@ int run(int argc, char** argv) {
   add_data_command(app);
   add_hf_command(app);
   add_trace_command(app);
+  add_goodput_command(app);
   add_pipeline_command(app);
   add_env_command(app);
+  add_image_command(app);
+  add_doctor_command(app);
   try {
     check_sub_command(app, argc, argv);
     check_words(argc, argv);

@@ -32,6 +32,7 @@ struct TrainConfig {
   std::optional<std::int64_t> exit_duration_in_mins;
   bool exit_signal_handler = false;
   ExitSignal exit_signal = ExitSignal::kTerm;
+  double time_limit_margin_seconds = 30;
 };
 
 /// Section `optimizer`.

@@ -97,9 +97,9 @@ void Attempt::pass_on(int signal) {
   send_to_running(signal);
   if (!asks_to_end(signal)) return;
   was_asked_to_end_ = true;
-  if (signal == SIGHUP) return;
-  if (++num_stop_signals_ == 1) first_stop_signal_ns_ = base::monotonic_ns();
-  if (num_stop_signals_ > 1) set_earlier(kill_ns_, first_stop_signal_ns_ + to_ns(patience_.after_two_signals));
+  if (signal != SIGINT) return;
+  if (++num_interrupts_ == 1) first_interrupt_ns_ = base::monotonic_ns();
+  if (num_interrupts_ > 1) set_earlier(kill_ns_, first_interrupt_ns_ + to_ns(patience_.after_two_interrupts));
 }
 
 /// Ctrl-Z reaches only the launcher, which is alone in its process group.

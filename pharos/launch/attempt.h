@@ -24,9 +24,9 @@ struct Patience {
   std::chrono::milliseconds after_terminate = std::chrono::milliseconds(1500);
   /// Others after a rank left with 4 (interrupted and saved, which all ranks agree on), until SIGTERM.
   std::chrono::milliseconds after_interruption = std::chrono::seconds(30);
-  /// From the first of two or more SIGINT or SIGTERM until SIGKILL. After one alone there is no limit: a checkpoint is
-  /// being saved.
-  std::chrono::milliseconds after_two_signals = std::chrono::seconds(30);
+  /// From the first of two or more SIGINT until SIGKILL. After one alone there is no limit: a checkpoint is being saved.
+  /// Nor after any number of SIGTERM, which a scheduler repeats; it has its own way to make an end.
+  std::chrono::milliseconds after_two_interrupts = std::chrono::seconds(30);
 };
 
 /// The ranks of one attempt. Every rank that was started has ended and was reaped when run() returns.
@@ -71,8 +71,8 @@ class Attempt {
   std::vector<Rank> ranks_;
   std::set<int> passed_on_;
   bool was_asked_to_end_ = false;
-  int num_stop_signals_ = 0;
-  std::int64_t first_stop_signal_ns_ = 0;
+  int num_interrupts_ = 0;
+  std::int64_t first_interrupt_ns_ = 0;
   std::optional<std::int64_t> terminate_ns_;  ///< when SIGTERM is due
   std::optional<std::int64_t> kill_ns_;       ///< when SIGKILL is due
 };

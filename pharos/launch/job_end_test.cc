@@ -129,7 +129,7 @@ TEST_F(JobTest, SignalsArePassedOnExactlyOnce) {
 
 TEST_F(JobTest, SecondInterruptEndsRanksThatStay) {
   JobOptions options = job_of(2, std::string("trap 'echo 1 >> $F/seen.$RANK' INT; echo 1 > $F/ready.$RANK; ") + kWait);
-  options.patience.after_two_signals = std::chrono::milliseconds(50);
+  options.patience.after_two_interrupts = std::chrono::milliseconds(50);
   options.max_restarts = 3;
   start(options);
   wait_for_files({"ready.0", "ready.1"});

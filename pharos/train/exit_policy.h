@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pharos/config/run_config.h"
 
 namespace pharos::train {
 
-/// Catches the configured exit signal (train.exit_signal_handler) and SIGINT while it lives. The first signal asks the
-/// loop to stop after the step in flight; a second one ends the process at once, as if nothing had been caught.
+/// Catches SIGINT and, with train.exit_signal_handler, the configured exit signal and SIGTERM while it lives: from the
+/// set-up on, so that no signal ends a run by its default action. The first signal asks the run to stop at the next
+/// chance. Repeated ones are counted and change nothing, since a scheduler sends several while a checkpoint is being
+/// saved; but a second SIGINT, which is a person's, ends the process at once, as if nothing had been caught.
 class SignalWatch {
  public:
   explicit SignalWatch(const config::TrainConfig& train);
@@ -18,25 +21,37 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// The signal received so far, or 0.
+  /// Takes the signals again, where somebody has put a handler of his own since.
+  void take() const;
+  /// The first signal received, or 0.
   static int received();
+  /// How many were received.
+  static int count();
 
  private:
-  std::optional<int> exit_signal_;
+  std::vector<int> signals_;
 };
 
-enum class ExitReason : std::uint8_t { kSignal, kDuration, kInterval };
+enum class ExitReason : std::uint8_t { kSignal, kTimeLimit, kDuration, kInterval };
 
 struct ExitDecision {
   ExitReason reason;
   std::string message;  ///< Megatron's: "exiting program after receiving SIGTERM."
+  std::string cause;    ///< for the record of the attempt: "signal SIGTERM", "time limit", …
 };
 
-/// What exits depend on beside the step: the signal received (0: none), and the time since the process started.
+/// What exits depend on beside the step: the signal received (0: none), the time since the process started, and with a
+/// time limit what is left of it, against what would be begun next and the save that must follow.
 struct ExitInputs {
   int signal = 0;
   std::int64_t elapsed_ns = 0;
+  std::optional<double> time_left_s = {};
+  double next_s = 0;
+  double save_s = 0;
 };
+
+/// Whether to stop here, before anything further is begun: a signal came, or the time limit leaves too little time.
+std::optional<ExitDecision> decide_stop(const config::TrainConfig& train, const ExitInputs& inputs);
 
 /// Whether to stop after completed step `step`. Ranks that give the same inputs decide alike.
 std::optional<ExitDecision> decide_exit(const config::TrainConfig& train, std::int64_t step, const ExitInputs& inputs);

@@ -99,8 +99,10 @@ lens::RankCoordinates coordinates_of(const Parallel& parallel) {
 }  // namespace
 
 TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options,
-                               const RunFolder& folder, const Parallel& parallel) {
+                               const RunFolder& folder, const Parallel& parallel,
+                               const std::optional<std::string>& known_run_id) {
   // Before anything that can fail on one rank alone.
+  const std::string known = parallel.world.announce("run id before", known_run_id.value_or(""));
   std::optional<std::string> shared_run_id;
   if (parallel.world.size() > 1) shared_run_id = parallel.world.announce("run id", lens::make_random_run_id());
   const QuietedEnvironment environment(resolved);
@@ -110,7 +112,8 @@ TelemetryScope::TelemetryScope(const config::ResolvedConfig& resolved, const Tra
   lens::LoadOptions load;
   load.defaults = defaults_of(config);
   load.default_service_name = config.service_name;
-  const lens::LensSettings settings = lens::load_settings(environment, load, options.telemetry);
+  lens::LensSettings settings = lens::load_settings(environment, load, options.telemetry);
+  if (settings.config.run_id.empty()) settings.config.run_id = known;
   lens::SetupInput input;
   input.rank = static_cast<int>(parallel.rank);
   input.world_size = static_cast<int>(parallel.world.size());

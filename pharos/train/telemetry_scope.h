@@ -1,6 +1,7 @@
 // Telemetry of a training process: from its configuration to the end of the run.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,10 @@ namespace pharos::train {
 /// Telemetry for the life of this object. The ring alone is on by default: after a crash it holds the last spans.
 class TelemetryScope {
  public:
-  /// Every rank calls it. UserError where variables, flags or configuration cannot be obeyed.
+  /// Every rank calls it. UserError where variables, flags or configuration cannot be obeyed. `known_run_id`: of rank 0
+  /// counts: the id that the run had before; only one that is configured comes before it.
   TelemetryScope(const config::ResolvedConfig& resolved, const TrainOptions& options, const RunFolder& folder,
-                 const Parallel& parallel);
+                 const Parallel& parallel, const std::optional<std::string>& known_run_id);
   ~TelemetryScope();
   TelemetryScope(const TelemetryScope&) = delete;
   TelemetryScope& operator=(const TelemetryScope&) = delete;

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
+#include <iostream>
 #include <optional>
 #include <thread>
 
@@ -16,11 +18,14 @@
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/comm/flight.h"
+#include "pharos/comm/interruption.h"
 #include "pharos/comm/watchdog.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/lens/life/startup.h"
 #include "pharos/tensor/host_allocator.h"
 #include "pharos/train/agreement.h"
+#include "pharos/train/attempts/attempt_log.h"
+#include "pharos/train/exit_policy.h"
 #include "pharos/train/parallel.h"
 #include "pharos/train/report/progress.h"
 #include "pharos/train/run_folder.h"
@@ -119,8 +124,34 @@ void write_configuration(const config::ResolvedConfig& resolved, const RunFolder
   }
 }
 
+/// The machines of the job, in order of the ranks.
+std::vector<std::string> hosts_of(comm::World& world) {
+  char name[HOST_NAME_MAX + 1] = {};
+  ::gethostname(name, HOST_NAME_MAX);
+  std::vector<std::string> hosts;
+  for (const std::string& host : world.exchange("hosts", name)) {
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  }
+  return hosts;
+}
+
+/// From the set-up of the trainer to the end of its run; every end but a sudden one is put down in `attempts`.
+base::ExitCode run_trainer(Trainer& trainer, const config::ResolvedConfig& resolved, const RunFolder& folder,
+                           const Parallel& parallel, AttemptLog& attempts, Console& console, bool& has_begun) {
+  std::optional<ExitDecision> stop;
+  together(parallel.world, "set-up", [&] { stop = trainer.set_up(); });
+  // Written only now: a folder whose set-up failed holds no run and can be used again. One that was interrupted is
+  // resumed.
+  if (parallel.is_first()) write_configuration(resolved, folder);
+  has_begun = true;
+  if (!stop) return trainer.run();
+  attempts.set_cause(stop->cause);
+  console.line(stop->message);
+  return base::ExitCode::kInterrupted;
+}
+
 base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolved, const TrainOptions& options,
-                        lens::StartupRecord& startup) {
+                        const SignalWatch& signals, lens::StartupRecord& startup) {
   const config::DistConfig& dist = resolved.config.dist;
   compare_configurations(world, resolved);
   together(world, "resources", [&] {
@@ -130,33 +161,38 @@ base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolv
   if (world.size() > 1) startup.finish_phase("rendezvous");
   together(world, "flight records", [&] { start_flight_record(folder, world); });
   const Parallel parallel(world, resolved.config);
+  const std::vector<std::string> hosts = hosts_of(world);
+  AttemptLog attempts = parallel.is_first() ? AttemptLog(folder.path()) : AttemptLog();
   std::optional<TelemetryScope> telemetry;
   std::optional<Console> log;
   together(world, "telemetry and logs", [&] {
-    telemetry.emplace(resolved, options, folder, parallel);
+    telemetry.emplace(resolved, options, folder, parallel, attempts.run_id());
     log.emplace(folder.log(world.rank()), console_output(world.rank()));
   });
+  signals.take();  // telemetry would end the process after its last words
+  if (parallel.is_first()) attempts.start(telemetry->run_id(), hosts, world.size(), lens::ProcessEnvironment());
   Console& console = *log;
   bool has_begun = false;
   try {
     announce(resolved, folder, options.resume, console);
     for (const std::string& warning : telemetry->warnings()) console.line("telemetry: " + warning);
+    for (const std::string& note : attempts.notes()) console.line("note: " + note);
     startup.finish_phase("initialize");
     set_num_threads(dist, options.ranks);
     if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
     startup.finish_phase("kernels");
     std::optional<comm::Watchdog> watchdog = watch_over(dist, folder, world);
     Trainer trainer(resolved, folder, options, parallel, watchdog ? &*watchdog : nullptr, console, startup,
-                    telemetry->run_id());
-    together(world, "set-up", [&] { trainer.set_up(); });
-    // Written only now: a folder whose set-up failed holds no run and can be used again.
-    if (parallel.is_first()) write_configuration(resolved, folder);
-    has_begun = true;
-    return trainer.run();
+                    attempts, telemetry->run_id());
+    const base::ExitCode code = run_trainer(trainer, resolved, folder, parallel, attempts, console, has_begun);
+    attempts.end(code);
+    return code;
   } catch (const std::exception& error) {
     // The program also says it on standard error, which may be that file (rank_N.log of a launched rank).
     if (!is_standard_error(folder.log(world.rank()))) console.log_only(std::string("error: ") + error.what());
-    if (!has_begun && dynamic_cast<const base::UserError*>(&error) != nullptr) telemetry->discard();
+    const bool is_user_error = dynamic_cast<const base::UserError*>(&error) != nullptr;
+    if (!has_begun && is_user_error) telemetry->discard();
+    attempts.end(is_user_error ? base::ExitCode::kUserError : base::ExitCode::kTrainingFailure, error.what());
     throw;
   }
 }
@@ -167,10 +203,20 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   lens::StartupRecord startup;
   startup.finish_phase("libraries", options.main_entry_ns);
   startup.finish_phase("config", options.config_ready_ns);
+  const SignalWatch signals(resolved.config.train);
   tensor::install_host_allocator();
-  comm::World world(options.ranks, world_options(resolved.config.dist, options.ranks));
+  comm::set_interruption_check([] { return SignalWatch::received() != 0; });
+  std::optional<comm::World> met;
   try {
-    const base::ExitCode code = train_in(world, resolved, options, startup);
+    met.emplace(options.ranks, world_options(resolved.config.dist, options.ranks));
+  } catch (const comm::MeetingInterrupted&) {
+    if (options.ranks.rank == 0)
+      std::cerr << "exiting program after receiving a signal, before all ranks have met.\n";
+    return base::ExitCode::kInterrupted;
+  }
+  comm::World& world = *met;
+  try {
+    const base::ExitCode code = train_in(world, resolved, options, signals, startup);
     world.leave();
     return code;
   } catch (const base::UserError&) {

@@ -28,13 +28,14 @@ using lens::Group;
 
 Trainer::Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
                  const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup,
-                 std::string run_id)
+                 AttemptLog& attempts, std::string run_id)
     : resolved_(resolved),
       config_(resolved.config),
       folder_(folder),
       options_(options),
       console_(console),
       startup_(startup),
+      attempts_(attempts),
       parallel_(parallel),
       watchdog_(watchdog),
       batches_(optim::batch_schedule_options(resolved.config, parallel.data.size())),
@@ -51,7 +52,8 @@ std::filesystem::path Trainer::save_folder() const {
 
 bool Trainer::saving_enabled() const { return config_.checkpoint.save_interval != 0; }
 
-void Trainer::set_up() {
+std::optional<ExitDecision> Trainer::set_up() {
+  find_time_limit();
   writer_ = std::stoll(parallel_.world.announce("writer of checkpoints", std::to_string(::getpid())));
   startup_span_ = lens::open_startup_span(startup_, "ModelType.encoder_or_decoder",
                                           lens::read_launch_stamps(lens::ProcessEnvironment()));
@@ -60,9 +62,11 @@ void Trainer::set_up() {
     open_data();
   }
   startup_.finish_phase("data");
+  if (auto stop = decide_stop(config_.train, exit_inputs(0))) return stop;
   {
     PHAROS_SPAN(span, Group::kModelInit, "megatron.startup.model_init", {lens::kGoodput, true});
     build_model();
+    if (auto stop = decide_stop(config_.train, exit_inputs(0))) return stop;
     load_checkpoint();
   }
   startup_.finish_phase("model");
@@ -73,10 +77,27 @@ void Trainer::set_up() {
                                   : std::make_unique<MetricsLog>();
   reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_),
                                          Reporter::Place{parallel_.rank, parallel_.world.size()}, console_, *metrics_);
+<<<<<<< HEAD
   network_ = std::make_unique<NetworkReport>(config_, parallel_.world.environment().local_rank, state_.step, console_,
                                              *metrics_);
   window_ = std::make_unique<profile::Window>(config_.profiling, parallel_.rank,
                                               [this](const std::string& line) { console_.line(line); });
+=======
+  return std::nullopt;
+}
+
+void Trainer::find_time_limit() {
+  together(parallel_.world, "time limit", [this] {
+    if (parallel_.is_first()) time_limit_end_ = find_time_limit_end(lens::ProcessEnvironment());
+  });
+  const std::string end =
+      parallel_.world.announce("end of the time limit", time_limit_end_ ? fmt::format("{}", *time_limit_end_) : "");
+  if (end.empty()) return;
+  time_limit_end_ = std::stod(end);
+  const auto left_ns = static_cast<std::int64_t>(*time_limit_end_ * 1e9) - base::wall_ns();
+  console_.line(left_ns > 0 ? "time limit: the job ends in " + base::format_duration(left_ns)
+                            : "time limit: the job should have ended already");
+>>>>>>> life
 }
 
 /// The first rank of each node builds missing indices, the others find them made.
@@ -259,20 +280,23 @@ void Trainer::check_never_saved(const std::filesystem::path& source) const {
 
 void Trainer::load_checkpoint() {
   const auto& settings = config_.checkpoint;
-  if (options_.resume && settings.load) {
-    console_.line("note: checkpoint.load has no effect with --resume; the run continues from its own checkpoints");
-  }
-  const std::filesystem::path source =
-      options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
+  std::filesystem::path source = options_.resume ? save_folder() : std::filesystem::path(settings.load.value_or(""));
   if (source.empty()) return;
   PHAROS_SPAN(span, Group::kLoadCheckpoint, "megatron.checkpoint.load", {lens::kGoodput, true});
-  const auto found = find_checkpoint("resuming", source, settings.ckpt_step);
+  auto found = find_checkpoint("resuming", source, settings.ckpt_step);
+  const bool continues = options_.resume && found;
+  if (continues && settings.load) {
+    console_.line("note: checkpoint.load has no effect with --resume; the run continues from its own checkpoints");
+  }
+  if (!found && options_.resume) {
+    check_never_saved(source);
+    const std::string begins = settings.load ? "begins again from checkpoint.load" : "starts at step 0";
+    console_.line("no checkpoint to resume from in " + source.string() + "; the run " + begins);
+    if (!settings.load) return;
+    source = *settings.load;
+    found = find_checkpoint("beginning again", source, settings.ckpt_step);
+  }
   if (!found) {
-    if (options_.resume) {
-      check_never_saved(source);
-      console_.line("no checkpoint to resume from in " + source.string() + "; the run starts at step 0");
-      return;
-    }
     throw base::UserError({.what = "There is no checkpoint in '" + source.string() + "'.",
                            .where = resolved_.describe("checkpoint.load"),
                            .fix = "Correct checkpoint.load or leave it out to start from scratch."});
@@ -300,7 +324,7 @@ void Trainer::load_checkpoint() {
     state_ = result.train_state;
     schedule_->restore(state_.scheduler, optim::stored_schedule_policy(config_.scheduler));
     if (with_state) optimizer_->restore_scalars(state_.optimizer, result.newly_trained);
-    last_saved_step_ = options_.resume ? state_.step : -1;
+    last_saved_step_ = continues ? state_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", found->folder.string(), state_.step));
   }
   // Main parameters that were not loaded follow the weights; those that were decide about the weights.

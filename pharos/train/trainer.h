@@ -16,7 +16,11 @@
 #include "pharos/optim/schedule/batch_schedule.h"
 #include "pharos/optim/schedule/lr_schedule.h"
 #include "pharos/pipeline/report/measured_file.h"
+<<<<<<< HEAD
 #include "pharos/profile/window/window.h"
+=======
+#include "pharos/train/attempts/attempt_log.h"
+>>>>>>> life
 #include "pharos/train/data/data_feed.h"
 #include "pharos/train/exit_policy.h"
 #include "pharos/train/experts/router_watch.h"
@@ -26,6 +30,7 @@
 #include "pharos/train/report/progress_file.h"
 #include "pharos/train/report/report.h"
 #include "pharos/train/run_folder.h"
+#include "pharos/train/time_limit.h"
 #include "pharos/train/train.h"
 
 namespace pharos::train {
@@ -36,10 +41,11 @@ class Trainer {
   /// `watchdog`: null on one rank. `run_id`: the same on all ranks.
   Trainer(const config::ResolvedConfig& resolved, const RunFolder& folder, const TrainOptions& options,
           const Parallel& parallel, comm::Watchdog* watchdog, Console& console, lens::StartupRecord& startup,
-          std::string run_id);
+          AttemptLog& attempts, std::string run_id);
 
-  /// Data, model, optimizer, checkpoint: everything before the first step. A fault of one rank is one of all.
-  void set_up();
+  /// Data, model, optimizer, checkpoint: everything before the first step. A fault of one rank is one of all. Where a
+  /// signal came or the time limit is near, the reason to stop; the rest is then left undone and run() not allowed.
+  std::optional<ExitDecision> set_up();
   /// Steps until the last one or an exit condition, then the final evaluation on validation and test data.
   base::ExitCode run();
 
@@ -68,13 +74,18 @@ class Trainer {
   void first_step_done(std::int64_t duration_ns);
   /// The sums over all data-parallel ranks.
   LossSums reduce(const LossSums& sums);
-  /// Signals and times of all ranks, so that all decide alike.
-  ExitInputs exit_inputs();
+  /// Signals and times of all ranks, so that all decide alike. `next_s`: what would be begun now, as rank 0 expects it.
+  ExitInputs exit_inputs(double next_s);
+  void find_time_limit();
+  /// What this rank would save.
+  std::int64_t checkpoint_bytes();
   /// The checkpoint to load from `source` as rank 0 sees it; nullopt when there is none. Once for each purpose.
   std::optional<checkpoint::Found> find_checkpoint(const std::string& purpose, const std::filesystem::path& source,
                                                    std::optional<std::int64_t> step);
-  /// Mean loss over `eval_iters` global batches of a split; nullopt when a signal came in between.
+  /// Mean loss over `eval_iters` global batches of a split; nullopt when it had to stop in between.
   std::optional<double> evaluate(DataSplit split);
+  /// False, and said so, when the evaluation would not end before the run must save.
+  bool has_time_to_evaluate(DataSplit split, const std::string& place);
   void evaluate_and_report(DataSplit split, const std::string& place);
   void evaluate_at_end();
   void start_checkpoint_section();
@@ -100,10 +111,13 @@ class Trainer {
   const TrainOptions& options_;
   Console& console_;
   lens::StartupRecord& startup_;
+  AttemptLog& attempts_;
   const Parallel& parallel_;
   comm::Watchdog* watchdog_;
   optim::BatchSchedule batches_;
   std::int64_t train_iters_ = 0;
+  std::optional<double> time_limit_end_;  ///< seconds since 1970, the same on all ranks
+  Durations durations_;
 
   std::unique_ptr<DataFeed> data_;
   std::vector<std::unique_ptr<model::Transformer>> chunks_;  ///< of the model, that this pipeline rank holds

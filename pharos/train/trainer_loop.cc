@@ -2,7 +2,9 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -27,6 +29,8 @@ namespace {
 /// Megatron prints the memory after the first three saves of a process.
 constexpr int kReportedSaves = 3;
 
+double seconds_since(std::int64_t start_ns) { return static_cast<double>(base::monotonic_ns() - start_ns) / 1e9; }
+
 /// Most memory that was ever allocated on `device`; on the CPU: resident in this process.
 std::int64_t peak_memory_bytes(const at::Device& device) {
   if (device.is_cpu()) return base::process_memory().peak_resident_bytes;
@@ -38,9 +42,11 @@ std::int64_t peak_memory_bytes(const at::Device& device) {
 }  // namespace
 
 base::ExitCode Trainer::run() {
-  const SignalWatch signals(config_.train);
   progress_.append("Starting job");
   loop_start_ns_ = base::monotonic_ns();
+  attempts_.begin_steps(state_.step);
+  if (last_saved_step_ >= 0) attempts_.current().last_saved_step = last_saved_step_;
+  durations_ = Durations(checkpoint_bytes());
   const auto& validation = config_.validation;
   lens::IntervalSpans intervals("megatron.train", config_.checkpoint.save_interval.value_or(0),
                                 startup_span_.context());
@@ -49,7 +55,11 @@ base::ExitCode Trainer::run() {
     console_.line(
         fmt::format("nothing to train: step {} of train.train_iters = {} is done", state_.step, train_iters_));
   }
+  if (state_.step < train_iters_ && !validation.skip_train) {
+    if (const auto stop = decide_stop(config_.train, exit_inputs(0))) return leave(*stop);
+  }
   while (state_.step < train_iters_ && !validation.skip_train) {
+    const std::int64_t pass_start = base::monotonic_ns();
     intervals.next_pass();
     start_checkpoint_section();
     if (is_skipped_by_request(state_.step + 1)) {
@@ -70,6 +80,7 @@ base::ExitCode Trainer::run() {
     state_.consumed_train_samples += record.global_batch_size;
     comm::report_progress("step", state_.step);
     after_iteration(record);
+    durations_.add_step(seconds_since(pass_start));
     const bool evaluates = validation.eval_interval && *validation.eval_interval > 0 && validation.eval_iters > 0 &&
                            state_.step >= validation.start_eval_at_iter.value_or(0) &&
                            state_.step % *validation.eval_interval == 0;
@@ -77,9 +88,12 @@ base::ExitCode Trainer::run() {
       evaluate_and_report(DataSplit::kValidation, fmt::format("iteration {}", state_.step));
     window_->after_step(state_.step);
     const auto interval = config_.checkpoint.save_interval;
-    const auto decision = decide_exit(config_.train, state_.step, exit_inputs());
-    const bool signalled = decision && decision->reason == ExitReason::kSignal;
-    if (!signalled && interval && *interval > 0 && state_.step % *interval == 0) save();
+    const bool saves = interval && *interval > 0 && state_.step % *interval == 0;
+    // What is left after this save counts.
+    const double next_s = durations_.step_s() + (saves ? durations_.save_s() : 0);
+    const auto decision = decide_exit(config_.train, state_.step, exit_inputs(next_s));
+    const bool stops = decision && (decision->reason == ExitReason::kSignal || decision->reason == ExitReason::kTimeLimit);
+    if (saves && !stops) save();
     if (decision && state_.step < train_iters_) return leave(*decision);
   }
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
@@ -112,6 +126,10 @@ void Trainer::after_iteration(const StepRecord& executed) {
   network_->write();
   reporter_->step(record, peak_memory_bytes(device()));
   network_->after_step(state_.step);
+  AttemptRecord& attempt = attempts_.current();
+  attempt.last_step = state_.step;
+  attempt.seconds.steps += static_cast<double>(record.step_time_ns) / 1e9;
+  attempt.seconds.data_wait += static_cast<double>(record.data_wait_ns) / 1e9;
 }
 
 void Trainer::first_step_done(std::int64_t duration_ns) {
@@ -146,13 +164,36 @@ LossSums Trainer::reduce(const LossSums& sums) {
   return all;
 }
 
-ExitInputs Trainer::exit_inputs() {
+ExitInputs Trainer::exit_inputs(double next_s) {
   const std::int64_t elapsed_ns = base::monotonic_ns() - base::process_start_monotonic_ns();
   // Nanoseconds of a hundred days are exact in double precision.
-  const auto values =
-      parallel_.all.reduce_values({static_cast<double>(SignalWatch::received()), static_cast<double>(elapsed_ns)},
-                                  comm::ReduceOp::kMax, {"exit conditions"});
-  return {static_cast<int>(values[0]), static_cast<std::int64_t>(values[1])};
+  std::vector<double> values{static_cast<double>(SignalWatch::received()), static_cast<double>(elapsed_ns)};
+  if (time_limit_end_) {
+    // Rank 0's clock and measurements are those of all: nothing is smaller than what the others give.
+    std::vector<double> of_limit(3, std::numeric_limits<double>::lowest());
+    if (parallel_.is_first()) {
+      const bool must_save = saving_enabled() && last_saved_step_ != state_.step;
+      of_limit = {*time_limit_end_ - static_cast<double>(base::wall_ns()) / 1e9, next_s,
+                  must_save ? durations_.save_s() : 0.0};
+    }
+    values.insert(values.end(), of_limit.begin(), of_limit.end());
+  }
+  values = parallel_.all.reduce_values(std::move(values), comm::ReduceOp::kMax, {"exit conditions"});
+  ExitInputs inputs{.signal = static_cast<int>(values[0]), .elapsed_ns = static_cast<std::int64_t>(values[1])};
+  if (time_limit_end_) {
+    inputs.time_left_s = values[2];
+    inputs.next_s = values[3];
+    inputs.save_s = values[4];
+  }
+  return inputs;
+}
+
+std::int64_t Trainer::checkpoint_bytes() {
+  std::int64_t bytes = 0;
+  for (const checkpoint::Held& held : contents()) {
+    if (held.values.defined()) bytes += static_cast<std::int64_t>(held.values.nbytes());
+  }
+  return bytes;
 }
 
 std::optional<double> Trainer::evaluate(DataSplit split) {
@@ -162,7 +203,7 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
       static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_) / parallel_.data.size());
   LossSums sums;
   for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
-    if (exit_inputs().signal != 0) return std::nullopt;
+    if (decide_stop(config_.train, exit_inputs(0))) return std::nullopt;
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
     comm::report_progress("evaluation", state_.step);
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
@@ -177,15 +218,41 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
   return reduce(sums).mean();
 }
 
+bool Trainer::has_time_to_evaluate(DataSplit split, const std::string& place) {
+  if (!time_limit_end_) return true;
+  const std::int64_t samples = config_.validation.eval_iters * config::eval_global_batch_size_or_default(config_);
+  const std::int64_t step_samples = batches_.at(state_.consumed_train_samples).running_global_batch_size;
+  const ExitInputs inputs = exit_inputs(durations_.evaluation_s(split, samples, step_samples));
+  const double spare_s = *inputs.time_left_s - inputs.save_s - config_.train.time_limit_margin_seconds;
+  if (inputs.next_s <= spare_s) return true;
+  console_.line(
+      fmt::format("evaluation at {} left out: needs about {:.1f} s, {:.1f} s are left before the end that the time "
+                  "limit calls for",
+                  place, inputs.next_s, std::max(0.0, spare_s)));
+  return false;
+}
+
 void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
-  const std::int64_t start = base::monotonic_ns();
-  const std::optional<double> loss = evaluate(split);
-  if (!loss) {
-    console_.line(fmt::format("the evaluation at {} is left unfinished: a signal came", place));
-    return;
+  // One that is left out or interrupted passes its samples over: later ones see what they would have seen.
+  const std::int64_t consumed_after =
+      state_.consumed_valid_samples + (split == DataSplit::kValidation ? config_.validation.eval_iters *
+                                                                            config::eval_global_batch_size_or_default(config_)
+                                                                      : 0);
+  if (has_time_to_evaluate(split, place)) {
+    const std::int64_t start = base::monotonic_ns();
+    const std::optional<double> loss = evaluate(split);
+    attempts_.current().seconds.evaluation += seconds_since(start);
+    if (loss) {
+      durations_.add_evaluation(split, seconds_since(start));
+      reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, *loss,
+                            base::monotonic_ns() - start);
+    } else {
+      const bool is_signalled = exit_inputs(0).signal != 0;
+      console_.line(fmt::format("the evaluation at {} is left unfinished: {}", place,
+                                is_signalled ? "a signal came" : "the time limit is near"));
+    }
   }
-  reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, *loss,
-                        base::monotonic_ns() - start);
+  state_.consumed_valid_samples = consumed_after;
 }
 
 void Trainer::evaluate_at_end() {
@@ -211,6 +278,9 @@ void Trainer::save() {
   const std::int64_t size_bytes = write_checkpoint();
   comm::report_progress("step", state_.step);
   const std::int64_t duration_ns = base::monotonic_ns() - start;
+  durations_.add_save(static_cast<double>(duration_ns) / 1e9);
+  attempts_.current().seconds.save += static_cast<double>(duration_ns) / 1e9;
+  attempts_.current().last_saved_step = state_.step;
   if (num_saves_++ < kReportedSaves) {
     PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.report_memory", {lens::kGoodput, true});
     reporter_->memory(fmt::format("after saving checkpoint of iteration {}", state_.step));
@@ -281,11 +351,14 @@ void Trainer::report_pipeline() {
 base::ExitCode Trainer::leave(const ExitDecision& decision) {
   window_->leave();
   network_->finish();
-  if (saving_enabled() && last_saved_step_ != state_.step) save();
+  attempts_.set_cause(decision.cause);
+  // Without a step there is nothing that the next attempt would not do again.
+  const bool has_stepped = attempts_.current().first_step != state_.step;
+  if (saving_enabled() && has_stepped && last_saved_step_ != state_.step) save();
   { PHAROS_SPAN(span, Group::kCheckpoint, "megatron.checkpoint.exit_finalize", {lens::kGoodput, true}); }
   report_pipeline();
   console_.line(decision.message);
-  if (saving_enabled()) return base::ExitCode::kInterrupted;
+  if (saving_enabled() || !has_stepped) return base::ExitCode::kInterrupted;
   throw base::TrainingError(fmt::format(
       "The run stopped at step {} of {} without a checkpoint: checkpoint.save_interval = 0 disables saving.",
       state_.step, train_iters_));

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <future>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/comm/interruption.h"
 #include "pharos/comm/world/sockets.h"
 
 namespace pharos::comm {
@@ -21,6 +23,7 @@ using std::chrono::steady_clock;
 
 constexpr const char* kVerdict = "meeting/verdict";
 constexpr const char* kFine = "fine";
+constexpr const char* kInterrupted = "interrupted";
 
 std::string this_process() {
   std::array<char, 256> host{};
@@ -93,18 +96,17 @@ class FirstRound {
   }
 
  private:
-  milliseconds time_left() const {
-    return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline_ - steady_clock::now()));
-  }
-
+  /// False when the time is over. Looks again and again, more rarely with many ranks: a signal must not wait as well.
   bool wait_for(const std::string& key) {
-    try {
-      store_.wait({key}, time_left());
-      return true;
-    } catch (const std::exception&) {
-      if (steady_clock::now() >= deadline_ - milliseconds(5)) return false;
-      throw;
+    const std::chrono::microseconds longest_pause = milliseconds(20 + environment_.world_size / 4);
+    std::chrono::microseconds pause(200);
+    while (!store_.check({key})) {
+      if (steady_clock::now() >= deadline_) return false;
+      if (is_interrupted()) decide(kInterrupted);
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, longest_pause);
     }
+    return true;
   }
 
   /// Only the first decision counts.
@@ -145,6 +147,7 @@ class FirstRound {
         std::this_thread::sleep_for(milliseconds(10));
       }
     }
+    if (verdict == kInterrupted) throw MeetingInterrupted();
     throw base::UserError({.what = verdict,
                            .where = environment_.source,
                            .why = "All ranks of a job must meet before it begins.",
@@ -169,6 +172,8 @@ Meeting meet(const RankEnvironment& environment, milliseconds timeout) {
     meeting.store = open_store(environment, timeout, meeting.local_address);
     FirstRound(*meeting.store, environment, timeout).run();
   } catch (const base::UserError&) {
+    throw;
+  } catch (const MeetingInterrupted&) {
     throw;
   } catch (const std::exception& reason) {
     const std::string text = reason.what();

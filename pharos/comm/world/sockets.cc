@@ -19,6 +19,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/comm/interruption.h"
 #include "pharos/comm/world/rendezvous.h"
 
 namespace pharos::comm {
@@ -147,6 +148,7 @@ std::string reach_master(const std::string& host, std::uint16_t port, std::chron
     const auto reason = try_to_reach(
         host, port, std::clamp(left, std::chrono::milliseconds(1), std::chrono::milliseconds(5000)), local_address);
     if (reason.empty()) return local_address;
+    if (is_interrupted()) throw MeetingInterrupted();
     if (steady_clock::now() + pause >= deadline) {
       throw base::UserError(
           {.what = "The master " + host + ":" + std::to_string(port) + " was not reached within " +

@@ -16,7 +16,8 @@ void close_on_exec(int descriptor);
 bool is_loopback_address(const std::string& address);
 
 /// Connects to the master, trying again while nobody listens, and hangs up. Returns the numeric address of this host's
-/// interface that leads there. UserError after `timeout`.
+/// interface that leads there. UserError after `timeout`, MeetingInterrupted when
+/// this process is asked to stop.
 std::string reach_master(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout);
 
 /// Numeric address of the first interface that leads out of this host; empty where there is none.

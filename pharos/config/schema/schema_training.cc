@@ -68,8 +68,15 @@ void declare_train(std::vector<Field>& fields) {
       .unit("minutes")
       .min(0);
   train.field("exit_signal_handler", &C::exit_signal_handler,
-              "save and leave at the end of the step when exit_signal arrives");
+              "save and leave at the end of the step when exit_signal or SIGTERM arrives");
   train.field("exit_signal", &C::exit_signal, "the signal of exit_signal_handler");
+  train
+      .field("time_limit_margin_seconds", &C::time_limit_margin_seconds,
+             "kept free before the end of the job (PHAROS_TIME_LIMIT_END or SLURM_JOB_END_TIME, seconds since 1970): a "
+             "step or evaluation begins only if it and a save end before")
+      .unit("seconds")
+      .min(0)
+      .own();
 }
 
 void declare_validation(std::vector<Field>& fields) {

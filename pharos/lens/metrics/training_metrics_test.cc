@@ -8,6 +8,7 @@
 #include <set>
 
 #include "pharos/base/error.h"
+#include "pharos/lens/metrics/network_metrics.h"
 #include "pharos/lens/metrics/test_support.h"
 
 namespace pharos::lens {
@@ -319,6 +320,7 @@ TEST(KnownMetrics, EveryInstrumentIsInTheTableAndEveryEntryIsAnInstrument) {
   record_progress(metrics.meter(), 1);
   observe_telemetry(metrics.meter(), [] { return PipelineCounts(); });
   record_inference_metrics(metrics.meter(), {});
+  record_network_metrics(metrics.meter(), {}, 1);
   const std::vector<const internal::Instrument*> instruments = metrics.meter().instruments();
   EXPECT_EQ(instruments.size(), known_metrics().size());
   for (const internal::Instrument* instrument : instruments) {

@@ -95,13 +95,13 @@ NetworkReport::NetworkReport(const config::RunConfig& config, std::int64_t local
     std::move(links.begin(), links.end(), std::back_inserter(reading));
     return reading;
   };
+  sampler_.emplace(read, profiling.network_counters_hz, step, profile::publish);
   const profile::Reading found = read();
   console_.line(found.empty() ? fmt::format("warning: network counters: {} has no device whose counters are known",
                                             profiling.network_counters_root)
                               : fmt::format("network counters: {} ports ({}), {:g} readings a second", found.size(),
                                             list_ports(found), profiling.network_counters_hz));
   if (!why_not.empty()) console_.line("network counters: no NVLink, " + why_not);
-  sampler_.emplace(read, profiling.network_counters_hz, step, profile::publish);
 }
 
 void NetworkReport::write() {

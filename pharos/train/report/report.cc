@@ -13,6 +13,9 @@
 namespace pharos::train {
 namespace {
 
+/// Since 1970.
+double wall_seconds() { return static_cast<double>(base::wall_ns()) / 1e9; }
+
 double milliseconds(std::int64_t duration_ns) { return static_cast<double>(duration_ns) / 1e6; }
 
 /// Model FLOP utilisation in percent of the device's peak.
@@ -190,7 +193,7 @@ void Reporter::append_metrics(const StepRecord& record, std::int64_t peak_memory
   const auto devices = static_cast<double>(place_.world_size);
   const double device_flops = record.flops / devices;
   nlohmann::json line = {{"step", record.step},
-                         {"time", static_cast<double>(base::wall_ns()) / 1e9},
+                         {"time", wall_seconds()},
                          {"loss", record.loss},
                          {"learning_rate", record.learning_rate},
                          {"weight_decay", record.weight_decay},
@@ -225,13 +228,17 @@ void Reporter::append_metrics(const StepRecord& record, std::int64_t peak_memory
 void Reporter::evaluation(const std::string& place, const std::string& metric, std::int64_t step, double loss,
                           std::int64_t duration_ns) {
   console_.line(render_validation_lines(place, loss));
-  metrics_.append({{"step", step}, {metric, loss}, {"evaluation_ms", milliseconds(duration_ns)}});
+  metrics_.append(
+      {{"step", step}, {"time", wall_seconds()}, {metric, loss}, {"evaluation_ms", milliseconds(duration_ns)}});
   if (metric == "validation_loss") telemetry_.evaluation(loss);
   board_.evaluation(step, consumed_samples_, metric == "test_loss" ? "test" : "", loss);
 }
 
 void Reporter::checkpoint(std::int64_t step, std::int64_t size_bytes, std::int64_t duration_ns) {
-  metrics_.append({{"step", step}, {"checkpoint_bytes", size_bytes}, {"checkpoint_ms", milliseconds(duration_ns)}});
+  metrics_.append({{"step", step},
+                   {"time", wall_seconds()},
+                   {"checkpoint_bytes", size_bytes},
+                   {"checkpoint_ms", milliseconds(duration_ns)}});
   telemetry_.checkpoint(static_cast<double>(duration_ns) / 1e9, static_cast<double>(size_bytes));
 }
 

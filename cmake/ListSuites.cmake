@@ -1,0 +1,18 @@
+# Included by ctest: one test for each suite of the GoogleTest program `program`, named module.Suite. Parameterised suites
+# (Prefix/Suite, Suite/0) are one each.
+if(NOT EXISTS "${program}")
+  add_test("${module}.not_built" "${program}")
+  return()
+endif()
+execute_process(COMMAND "${program}" --gtest_list_tests OUTPUT_VARIABLE listed RESULT_VARIABLE failed)
+if(failed)
+  add_test("${module}.cannot_list_its_tests" "${program}" --gtest_list_tests)
+  return()
+endif()
+string(REGEX MATCHALL "[^\n]+" lines "${listed}")
+foreach(line ${lines})
+  if(line MATCHES "^([A-Za-z_0-9/]+)\\.")
+    add_test("${module}.${CMAKE_MATCH_1}" "${program}" "--gtest_filter=${CMAKE_MATCH_1}.*")
+    set_tests_properties("${module}.${CMAKE_MATCH_1}" PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
+  endif()
+endforeach()

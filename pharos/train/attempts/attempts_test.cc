@@ -1,0 +1,234 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "pharos/base/error.h"
+#include "pharos/base/file.h"
+#include "pharos/train/attempts/attempt_log.h"
+#include "pharos/train/attempts/goodput.h"
+
+namespace pharos::train {
+namespace {
+
+using testing::HasSubstr;
+
+class AttemptsTest : public testing::Test {
+ protected:
+  AttemptsTest() {
+    folder_ = std::filesystem::path(testing::TempDir()) /
+              ("attempts_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) +
+               std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  ~AttemptsTest() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
+  std::string text() { return base::read_file(folder_ / kAttemptsFile); }
+  AttemptHistory history() { return parse_attempts(text()); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(AttemptsTest, StartBeginAndEndAreOneRecord) {
+  const lens::MapEnvironment environment({{"SLURM_JOB_ID", "77"}, {"SLURM_RESTART_COUNT", "2"}});
+  AttemptLog log(folder_);
+  EXPECT_FALSE(log.run_id());
+  log.start("run-a", {"node1", "node2"}, 4, environment);
+  log.begin_steps(10);
+  log.current().last_step = 15;
+  log.current().last_saved_step = 14;
+  log.current().seconds.steps = 2.5;
+  log.set_cause("signal SIGTERM");
+  log.end(base::ExitCode::kInterrupted);
+  log.end(base::ExitCode::kTrainingFailure);  // what comes after the end changes nothing
+  const AttemptHistory read = history();
+  ASSERT_EQ(read.attempts.size(), 1u);
+  const AttemptRecord& record = read.attempts[0];
+  EXPECT_EQ(record.number, 1);
+  EXPECT_EQ(record.run_id, "run-a");
+  EXPECT_EQ(record.job_id, "77");
+  EXPECT_EQ(record.restart_count, 2);
+  EXPECT_EQ(record.hosts, (std::vector<std::string>{"node1", "node2"}));
+  EXPECT_EQ(record.num_ranks, 4);
+  EXPECT_EQ(record.first_step, 10);
+  EXPECT_EQ(record.last_step, 15);
+  EXPECT_EQ(record.last_saved_step, 14);
+  EXPECT_EQ(record.cause, "signal SIGTERM");
+  EXPECT_EQ(record.exit_code, 4);
+  EXPECT_EQ(record.seconds.steps, 2.5);
+  EXPECT_GT(record.seconds.start_up, 0);
+  EXPECT_LE(record.start, *record.begin);
+  EXPECT_LE(*record.begin, *record.end);
+  EXPECT_THAT(text(), HasSubstr("\"useful_steps\":4"));
+}
+
+TEST_F(AttemptsTest, AFailureIsItsOwnCause) {
+  AttemptLog log(folder_);
+  log.start("a", {"node"}, 1, lens::MapEnvironment());
+  log.set_cause("signal SIGTERM");  // the save that followed it failed
+  log.end(base::ExitCode::kTrainingFailure, "The disk is full.\n  second line");
+  EXPECT_EQ(history().attempts[0].cause, "training failure");
+  EXPECT_EQ(history().attempts[0].exit_code, 3);
+  EXPECT_EQ(history().attempts[0].message, "The disk is full.");
+}
+
+TEST_F(AttemptsTest, LostAttemptIsClosedByTheNextStart) {
+  {
+    AttemptLog log(folder_);
+    log.start("kept", {"node"}, 1, lens::MapEnvironment());
+    log.begin_steps(5);
+  }
+  const double start = history().attempts[0].start;
+  write("metrics.jsonl",
+        "{\"step\":5,\"checkpoint_bytes\":1,\"checkpoint_ms\":900}\n"  // of an attempt before
+        "{\"step\":6,\"time\":" + std::to_string(start + 50) + ",\"step_time_ms\":2000,\"data_wait_ms\":500}\n"
+        "{\"step\":6,\"checkpoint_bytes\":1,\"checkpoint_ms\":1000}\n"
+        "{\"step\":7,\"time\":" + std::to_string(start + 60) + ",\"step_time_ms\":3000,\"data_wait_ms\":0}\n"
+        "{\"step\":7,\"validation_loss\":1,\"evaluation_ms\":250}\n"
+        "{\"step\":8,\"ti");
+  AttemptLog next(folder_);
+  EXPECT_EQ(next.run_id(), "kept");
+  ASSERT_EQ(next.notes().size(), 1u);
+  EXPECT_THAT(next.notes()[0], HasSubstr("attempt 1 was lost: it ended without a word after step 7"));
+  EXPECT_EQ(next.current().number, 2);
+  const AttemptRecord record = history().attempts[0];
+  EXPECT_EQ(record.cause, "lost");
+  EXPECT_FALSE(record.exit_code);
+  EXPECT_NEAR(*record.end, start + 60, 1e-3);
+  EXPECT_EQ(record.last_step, 7);
+  EXPECT_EQ(record.last_saved_step, 6);
+  EXPECT_DOUBLE_EQ(record.seconds.steps, 5);
+  EXPECT_DOUBLE_EQ(record.seconds.save, 1);
+  EXPECT_DOUBLE_EQ(record.seconds.evaluation, 0.25);
+  EXPECT_DOUBLE_EQ(record.seconds.data_wait, 0.5);
+  EXPECT_TRUE(AttemptLog(folder_).notes().empty());  // closed once
+}
+
+TEST_F(AttemptsTest, DamagedLinesCostThemselvesOnly) {
+  {
+    AttemptLog log(folder_);
+    log.start("a", {"node"}, 1, lens::MapEnvironment());
+    log.end(base::ExitCode::kDone);
+  }
+  std::ofstream(folder_ / kAttemptsFile, std::ios::app)
+      << "\x01\xff\n[1]\n{\"event\":\"end\",\"attempt\":9,\"time\":1}\n{\"event\":\"start\",\"attempt\":\"x\"}\n"
+         "{\"event\":\"start\",\"attempt\":2,\"time\":1,\"run_id\":7,\"hosts\":[3],\"num_ranks\":\"x\"}\n{\"event\":\"sta";
+  AttemptLog next(folder_);
+  next.start("b", {"node"}, 1, lens::MapEnvironment());
+  const AttemptHistory read = history();
+  ASSERT_EQ(read.attempts.size(), 3u);
+  EXPECT_EQ(read.num_damaged_lines, 5);
+  EXPECT_EQ(read.attempts[2].run_id, "b");
+}
+
+TEST_F(AttemptsTest, AFileThatCannotBeWrittenEndsNothing) {
+  std::filesystem::create_directory(folder_ / kAttemptsFile);
+  testing::internal::CaptureStderr();
+  AttemptLog log(folder_);
+  log.start("a", {"node"}, 1, lens::MapEnvironment());
+  log.begin_steps(0);
+  log.end(base::ExitCode::kDone);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("training goes on"));
+  EXPECT_EQ(said.find("warning"), said.rfind("warning"));
+  ASSERT_EQ(log.notes().size(), 1u);
+}
+
+AttemptRecord attempt(std::int64_t number, double start, double end, std::int64_t first, std::int64_t last,
+                      const std::string& cause, std::optional<std::int64_t> saved) {
+  AttemptRecord record;
+  record.number = number;
+  record.start = start;
+  record.begin = start + 1;
+  record.end = end;
+  record.first_step = first;
+  record.last_step = last;
+  record.last_saved_step = saved;
+  record.cause = cause;
+  record.seconds = {.start_up = 1, .steps = static_cast<double>(last - first), .evaluation = 2, .save = 3};
+  return record;
+}
+
+double sum_of_kinds(const GoodputSeconds& seconds) {
+  return seconds.useful_steps + seconds.lost_steps + seconds.start_up + seconds.evaluation + seconds.save +
+         seconds.waiting + seconds.unaccounted;
+}
+
+TEST(Goodput, StepsThatWereDoneAgainAreLost) {
+  // Attempt 1 ran to 12, the second began again at 10; both were resumed at 5, since their checkpoints were damaged.
+  const GoodputReport report = compute_goodput({.attempts = {attempt(1, 0, 30, 0, 12, "lost", 10),
+                                                             attempt(2, 40, 60, 10, 14, "training failure", 10),
+                                                             attempt(3, 70, 100, 5, 20, "done", 20)}});
+  EXPECT_EQ(report.attempts[0].useful_steps, 5);
+  EXPECT_EQ(report.attempts[1].useful_steps, 0);
+  EXPECT_EQ(report.attempts[2].useful_steps, 15);
+  EXPECT_EQ(report.useful_steps, 20);  // each step of the run once
+  EXPECT_EQ(report.steps, 31);
+  EXPECT_DOUBLE_EQ(report.seconds.useful_steps, 20);
+  EXPECT_DOUBLE_EQ(report.seconds.lost_steps, 11);
+  EXPECT_DOUBLE_EQ(report.seconds.waiting, 20);
+  EXPECT_DOUBLE_EQ(report.seconds.wall, 100);
+  EXPECT_DOUBLE_EQ(sum_of_kinds(report.seconds), report.seconds.wall);
+  EXPECT_DOUBLE_EQ(report.seconds.goodput(), 0.2);
+  EXPECT_DOUBLE_EQ(report.seconds.goodput_while_running(), 0.25);
+}
+
+TEST(Goodput, WhatNoCheckpointHoldsIsLost) {
+  struct Case {
+    const char* cause;
+    std::optional<std::int64_t> saved;
+    std::int64_t useful;
+  };
+  for (const Case& c : {Case{"done", std::nullopt, 9}, {"time limit", 9, 9}, {"lost", 6, 6}, {"user error", {}, 0},
+                        {"", 6, 9}}) {  // no end is known: it may still save
+    const GoodputReport report = compute_goodput({.attempts = {attempt(1, 0, 30, 0, 9, c.cause, c.saved)}});
+    EXPECT_EQ(report.useful_steps, c.useful) << c.cause;
+    EXPECT_DOUBLE_EQ(sum_of_kinds(report.seconds), 30) << c.cause;
+  }
+}
+
+TEST(Goodput, ClocksThatDisagreeStillAddUp) {
+  // The second node's clock is behind; the third attempt has measured more than its own time.
+  const GoodputReport report = compute_goodput({.attempts = {attempt(1, 0, 30, 0, 4, "exit interval", 4),
+                                                             attempt(2, 25, 45, 4, 8, "exit interval", 8),
+                                                             attempt(3, 50, 52, 8, 20, "done", 20)}});
+  EXPECT_DOUBLE_EQ(report.seconds.wall, 52);
+  EXPECT_NEAR(sum_of_kinds(report.seconds), 52, 1e-9);
+  for (const AttemptAccount& account : report.attempts) {
+    EXPECT_GE(account.seconds.unaccounted, 0);
+    EXPECT_GE(account.seconds.waiting, 0);
+  }
+}
+
+TEST(Goodput, AttemptsWithoutStepsTakeTime) {
+  AttemptRecord refused;
+  refused.number = 1;
+  refused.end = 4;
+  refused.cause = "user error";
+  const GoodputReport report = compute_goodput({.attempts = {refused, attempt(2, 10, 30, 0, 9, "done", 9)}});
+  EXPECT_EQ(report.useful_steps, 9);
+  EXPECT_DOUBLE_EQ(report.attempts[0].seconds.unaccounted, 4);
+  EXPECT_DOUBLE_EQ(sum_of_kinds(report.seconds), 30);
+}
+
+TEST_F(AttemptsTest, GoodputSaysWhatIsMissing) {
+  for (const auto& [content, part] : {std::pair{"", "empty or damaged"}, {"nonsense\n{}\n", "empty or damaged"}}) {
+    write(kAttemptsFile, content);
+    try {
+      read_goodput(folder_);
+      ADD_FAILURE() << content;
+    } catch (const base::UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+  EXPECT_THROW(read_goodput(folder_ / "nowhere"), base::UserError);
+}
+
+}  // namespace
+}  // namespace pharos::train

@@ -1,0 +1,112 @@
+#include "pharos/train/attempts/goodput.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "pharos/base/error.h"
+#include "pharos/base/file.h"
+
+namespace pharos::train {
+namespace {
+
+/// The last step of attempt `index` whose result is there.
+std::int64_t last_kept_step(const std::vector<AttemptRecord>& attempts, std::size_t index, bool is_open) {
+  const AttemptRecord& record = attempts[index];
+  std::int64_t kept = record.last_step.value_or(0);
+  bool was_continued = false;
+  for (std::size_t later = index + 1; later < attempts.size(); ++later) {
+    if (!attempts[later].first_step) continue;
+    kept = std::min(kept, *attempts[later].first_step);
+    was_continued = true;
+  }
+  const bool may_still_save = is_open && index + 1 == attempts.size();
+  if (was_continued || record.cause == "done" || may_still_save) return kept;
+  return std::min(kept, record.last_saved_step.value_or(0));
+}
+
+GoodputSeconds account_of(const AttemptRecord& record, double start, double end, std::int64_t steps,
+                          std::int64_t useful_steps) {
+  const AttemptSeconds& measured = record.seconds;
+  const double wall = end - start;
+  const double sum = measured.start_up + measured.steps + measured.evaluation + measured.save;
+  const double scale = sum > wall ? wall / sum : 1;
+  const double share = steps > 0 ? static_cast<double>(useful_steps) / static_cast<double>(steps) : 0;
+  GoodputSeconds seconds{.useful_steps = scale * share * measured.steps,
+                         .lost_steps = scale * (1 - share) * measured.steps,
+                         .start_up = scale * measured.start_up,
+                         .evaluation = scale * measured.evaluation,
+                         .save = scale * measured.save,
+                         .wall = wall,
+                         .data_wait = scale * std::min(measured.data_wait, measured.steps)};
+  seconds.unaccounted = std::max(0.0, wall - scale * sum);
+  return seconds;
+}
+
+}  // namespace
+
+GoodputSeconds& GoodputSeconds::operator+=(const GoodputSeconds& other) {
+  useful_steps += other.useful_steps;
+  lost_steps += other.lost_steps;
+  start_up += other.start_up;
+  evaluation += other.evaluation;
+  save += other.save;
+  unaccounted += other.unaccounted;
+  waiting += other.waiting;
+  wall += other.wall;
+  data_wait += other.data_wait;
+  return *this;
+}
+
+double GoodputSeconds::goodput() const { return wall > 0 ? useful_steps / wall : 0; }
+
+double GoodputSeconds::goodput_while_running() const {
+  return wall - waiting > 0 ? useful_steps / (wall - waiting) : 0;
+}
+
+GoodputReport compute_goodput(AttemptHistory history) {
+  GoodputReport report;
+  report.num_damaged_lines = history.num_damaged_lines;
+  const std::vector<AttemptRecord>& attempts = history.attempts;
+  std::optional<double> previous_end;
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    AttemptAccount account{.record = attempts[i], .is_open = attempts[i].cause.empty()};
+    const AttemptRecord& record = account.record;
+    if (!record.run_id.empty()) report.run_id = record.run_id;
+    account.steps = std::max<std::int64_t>(0, record.last_step.value_or(0) - record.first_step.value_or(0));
+    const std::int64_t kept = last_kept_step(attempts, i, account.is_open) - record.first_step.value_or(0);
+    account.useful_steps = std::clamp<std::int64_t>(kept, 0, account.steps);
+    const double start = std::max(record.start, previous_end.value_or(record.start));
+    const double end = std::max(start, record.end.value_or(start));
+    account.seconds = account_of(record, start, end, account.steps, account.useful_steps);
+    account.seconds.waiting = start - previous_end.value_or(start);
+    account.seconds.wall += account.seconds.waiting;
+    previous_end = end;
+    report.seconds += account.seconds;
+    report.steps += account.steps;
+    report.useful_steps += account.useful_steps;
+    report.attempts.push_back(std::move(account));
+  }
+  return report;
+}
+
+GoodputReport read_goodput(const std::filesystem::path& run_folder) {
+  const std::filesystem::path path = run_folder / kAttemptsFile;
+  if (!std::filesystem::exists(path)) {
+    throw base::UserError({.what = "There is no account of attempts in '" + run_folder.string() + "'.",
+                           .where = path.string(),
+                           .why = "`pharos train` writes it in the folder of a run at its start.",
+                           .fix = "Give the folder that --run-dir named."});
+  }
+  AttemptHistory history = parse_attempts(base::read_regular_file(path));
+  if (history.attempts.empty()) {
+    throw base::UserError({.what = "'" + path.string() + "' holds no attempt: it is empty or damaged.",
+                           .where = path.string(),
+                           .fix = "The next start of the run writes to it anew; what was before is not known."});
+  }
+  for (AttemptRecord& record : history.attempts) {
+    if (!record.end) complete_from_metrics(record, run_folder / "metrics.jsonl");
+  }
+  return compute_goodput(std::move(history));
+}
+
+}  // namespace pharos::train
