@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <set>
 
 #include "pharos/base/text.h"
@@ -51,7 +52,11 @@ std::vector<NamedPath> paths_of(const config::RunConfig& config) {
     if (path && !path->empty()) paths.push_back({field, *path, kind});
   };
   add("model.hf_path", config.model.hf_path);
-  add("tokenizer.tokenizer_model", config.tokenizer.tokenizer_model, PathKind::kFile);
+  // A relative name is one of the hub for that tokenizer.
+  const auto& tokenizer = config.tokenizer.tokenizer_model;
+  if (config.tokenizer.tokenizer_type != config::TokenizerType::kHuggingFace ||
+      (tokenizer && tokenizer->starts_with('/')))
+    add("tokenizer.tokenizer_model", tokenizer, PathKind::kFile);
   add("tokenizer.vocab_file", config.tokenizer.vocab_file, PathKind::kFile);
   add("tokenizer.merge_file", config.tokenizer.merge_file, PathKind::kFile);
   add("checkpoint.load", config.checkpoint.load);
@@ -137,7 +142,11 @@ void check_nodes(const SlurmRequest& request, const std::vector<NodeGroup>& all,
   if (megabytes > 0) {
     check(
         std::to_string(megabytes) + " MiB of memory", "train.micro_batch_size", megabytes,
-        [](const NodeGroup& group) { return group.memory_bytes >> 20; },
+        [](const NodeGroup& group) {
+          // 1 MiB is what SLURM says of a node without RealMemory.
+          const std::int64_t has = group.memory_bytes >> 20;
+          return has > 1 ? has : std::numeric_limits<std::int64_t>::max();
+        },
         "`pharos plan` shows what needs it; take fewer ranks on a node or smaller microbatches.");
   }
 }
