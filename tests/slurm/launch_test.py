@@ -48,7 +48,7 @@ class Launch(SlurmTest):
         finished = self.launch("dry", *SHORT, "--dry-run")
         self.assert_exit(finished, 0)
         script = self.folder / "script.sh"
-        script.write_text(finished.stdout)
+        script.write_text(finished.stdout[finished.stdout.index("#!/bin/bash"):])
         self.assertEqual(self.cluster.queued(), before)
         self.assertFalse((self.folder / "dry").exists())
         accepted = self.cluster.command("sbatch", "--test-only", script)
