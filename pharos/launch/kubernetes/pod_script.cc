@@ -3,8 +3,8 @@
 #include <sstream>
 #include <vector>
 
-#include "pharos/launch/environment/profile_variables.h"
 #include "pharos/base/subprocess.h"
+#include "pharos/launch/environment/profile_variables.h"
 
 namespace pharos::launch {
 namespace {
