@@ -166,7 +166,7 @@ class Doctor {
     const JobCheckOptions options{
         .ranks = ranks_,
         .arrival_limit = std::min<std::chrono::milliseconds>(std::chrono::seconds(arguments_.arrival_timeout_s),
-                                                             milliseconds_until(deadline_ns_)),
+                                                             milliseconds_until(deadline_ns_ - kSecondNs)),
         .call_limit = milliseconds_until(deadline_ns_),
         .shared_folder = arguments_.shared_folder,
         .only = arguments_.only};
