@@ -124,7 +124,7 @@ class Documents(SlurmTest):
     def substitute(self, command, folder):
         """RUN is the first run of the document and JOB its job; what is written to /tmp is written into the folder."""
         logs = sorted(folder.glob("runs/first/slurm-*.log"))
-        command = command.replace("REPOSITORY", str(ROOT)).replace("MOUNTS", self.container["MOUNT"]).replace("/tmp/", f"{folder}/")
+        command = command.replace("/tmp/", f"{folder}/").replace("REPOSITORY", str(ROOT)).replace("MOUNTS", self.container["MOUNT"])
         if logs:
             command = re.sub(r"\bJOB\b", logs[0].stem.removeprefix("slurm-"), command)
         return re.sub(r"\bRUN\b", "runs/first", command)
@@ -170,6 +170,7 @@ class Documents(SlurmTest):
                     continue
                 rule, ran, finished = self.follow(command, folder)
                 self.assertIn(finished.returncode, rule.codes, f"{ran}\n{finished.stdout[-3000:]}")
+                self.assertNotIn("not expected", finished.stdout, ran)  # an option that is not there is code 2 as well
 
 
 def add_test(document):
