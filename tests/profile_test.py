@@ -61,7 +61,7 @@ class Window(ProgramTest):
 
     def test_captures_the_steps_of_the_window(self):
         folder = self.folder / "normal"
-        finished = self.profiled(folder, "profiling.nvtx_ranges=true", "profiling.record_shapes=true")
+        finished = self.profiled(folder, "profiling.nvtx_ranges=true", "profiling.record_shapes=true", "telemetry.span_groups=per_step")
         self.assert_exit(finished, 0)
         calls = self.calls(folder)
         # The calls come when exactly the steps before the window, and those of it, are in metrics.jsonl.

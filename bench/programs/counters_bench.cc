@@ -1,7 +1,8 @@
 // What one reading of the counters of a node costs, and what following them adds.
 //
-// Results (Linux 6, a virtual machine with 2 cores, files in a memory file system, 16 EFA devices of 18 counters): see
-// docs/cluster/counters.md. A driver that asks its device for the values takes longer than a file in memory.
+// Results (a virtual machine with 2 cores of an AMD EPYC, 16 EFA devices of 18 counters, files in /dev/shm, processor
+// time, 2026-11-30): reading 1,296 us, following 14.1 us. A driver that asks its device for the values takes longer
+// than a file in memory.
 #include <benchmark/benchmark.h>
 #include <stdlib.h>
 

@@ -77,12 +77,10 @@ std::optional<ExitDecision> Trainer::set_up() {
                                   : std::make_unique<MetricsLog>();
   reporter_ = std::make_unique<Reporter>(config_, train_iters_, config::to_yaml(resolved_),
                                          Reporter::Place{parallel_.rank, parallel_.world.size()}, console_, *metrics_);
-<<<<<<< HEAD
   network_ = std::make_unique<NetworkReport>(config_, parallel_.world.environment().local_rank, state_.step, console_,
                                              *metrics_);
   window_ = std::make_unique<profile::Window>(config_.profiling, parallel_.rank,
                                               [this](const std::string& line) { console_.line(line); });
-=======
   return std::nullopt;
 }
 
@@ -97,7 +95,6 @@ void Trainer::find_time_limit() {
   const auto left_ns = static_cast<std::int64_t>(*time_limit_end_ * 1e9) - base::wall_ns();
   console_.line(left_ns > 0 ? "time limit: the job ends in " + base::format_duration(left_ns)
                             : "time limit: the job should have ended already");
->>>>>>> life
 }
 
 /// The first rank of each node builds missing indices, the others find them made.

@@ -16,11 +16,8 @@
 #include "pharos/optim/schedule/batch_schedule.h"
 #include "pharos/optim/schedule/lr_schedule.h"
 #include "pharos/pipeline/report/measured_file.h"
-<<<<<<< HEAD
 #include "pharos/profile/window/window.h"
-=======
 #include "pharos/train/attempts/attempt_log.h"
->>>>>>> life
 #include "pharos/train/data/data_feed.h"
 #include "pharos/train/exit_policy.h"
 #include "pharos/train/experts/router_watch.h"

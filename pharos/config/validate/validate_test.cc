@@ -317,6 +317,19 @@ TEST(Notes, TellOnceWhatHasNoEffect) {
               Contains("model.yarn_mscale: no effect without model.position_embedding_type = yarn."));
 }
 
+TEST(Notes, TellWhatAProfilingWindowWillNotCapture) {
+  const auto warnings = [](std::vector<std::string> overrides) {
+    overrides.push_back("profiling.use_nsys_profiler=true");
+    return prepare({.recipe = "llama_27m", .overrides = std::move(overrides)}, 2, Purpose::kTrain).warnings;
+  };
+  EXPECT_THAT(warnings({"profiling.profile_step_start=7", "profiling.profile_step_end=7"}),
+              Contains("profiling.profile_step_start and profile_step_end are both 7: the window is empty, nothing is "
+                       "captured."));
+  EXPECT_THAT(warnings({"profiling.profile_ranks=[1,2]"}),
+              Contains("profiling.profile_ranks names rank 2; the job has ranks 0 to 1."));
+  EXPECT_THAT(warnings({"profiling.profile_ranks=[]"}), testing::Not(Contains(HasSubstr("profil"))));
+}
+
 TEST(CommOverlap, DecidesAsMegatronBridge) {
   const auto decided = [](std::vector<std::string> overrides, std::int64_t world_size) {
     overrides.push_back("comm_overlap.tp_comm_overlap=false");

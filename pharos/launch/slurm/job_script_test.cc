@@ -9,7 +9,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "pharos/launch/slurm/shell_text.h"
+#include "pharos/base/subprocess.h"
 #include "pharos/launch/slurm/test_support.h"
 
 namespace pharos::launch::slurm {
@@ -69,8 +69,8 @@ exit "$(cat "$F/code" 2>/dev/null || echo 0)")sh");
     return ntohs(address.sin_port);
   }
 
-  CommandResult run(const std::string& script, const std::vector<std::string>& variables = {},
-                    const std::string& argument = "1") const {
+  base::CommandResult run(const std::string& script, const std::vector<std::string>& variables = {},
+                          const std::string& argument = "1") const {
     base::write_file_atomically(folder / "script", script);
     std::vector<std::string> words = {
         "env", "-u", "MASTER_PORT", "TZ=UTC", "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]"};
@@ -78,7 +78,7 @@ exit "$(cat "$F/code" 2>/dev/null || echo 0)")sh");
     words.insert(words.end(), {"bash", "-c", "bash \"$0\" \"$1\" >>\"$2\" 2>&1; c=$?; cat \"$2\"; exit $c",
                                (folder / "script").string(), argument, (folder / "run folder/slurm-7.log").string()});
     std::filesystem::create_directories(folder / "run folder");
-    return run_command(words);
+    return base::run_command({.words = words});
   }
 
   SlurmRequest request;
@@ -88,8 +88,8 @@ TEST_F(JobScript, EveryTaskBecomesATrainerWithItsNumbers) {
   request.job.overrides = {"a=b c", "q='\"$HOME`id`", "line=1\n2", "e=", "s=\\x"};
   request.job.environment.variables = {{.name = "NOTE", .value = "rank-$SLURM_PROCID", .reason = ""}};
   for (const bool is_batch : {true, false}) {
-    const CommandResult result = run(is_batch ? batch_script(request) : allocation_script(request));
-    EXPECT_EQ(result.code, 0) << result.output;
+    const base::CommandResult result = run(is_batch ? batch_script(request) : allocation_script(request));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
     const std::string words = "<train><tiny><a=b c><q='\"$HOME`id`><line=1\n2><e=><s=\\x><--run-dir><" +
                               (folder / "run folder").string() + ">\n";
     EXPECT_EQ(content(folder / "train"), words + words);
@@ -107,7 +107,7 @@ TEST_F(JobScript, EveryTaskBecomesATrainerWithItsNumbers) {
 TEST_F(JobScript, ARunThatIsThereIsContinuedByAllRanks) {
   std::filesystem::create_directories(request.job.run_folder);
   base::write_file_atomically(request.job.run_folder / "run.yaml", "model: {}\n");
-  EXPECT_EQ(run(batch_script(request)).code, 0);
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
   const std::string words = content(folder / "train");
   EXPECT_EQ(words.find("<--resume>\n"), words.find('\n') - 10);
   EXPECT_EQ(words.rfind("<--resume>\n"), words.size() - 11);
@@ -122,14 +122,14 @@ TEST_F(JobScript, NsysStandsBeforeTheRanksThatProfile) {
   EXPECT_THAT(script, HasSubstr("nsys profile -t cuda,nvtx -s none --cpuctxsw=none --capture-range=cudaProfilerApi "
                                 "--capture-range-end=stop --enable efa_metrics -o "
                                 "/runs/a/nsys/profile-$(hostname)-rank$RANK.nsys-rep --force-overwrite=true"));
-  EXPECT_EQ(run(script).code, 0);
+  EXPECT_EQ(run(script).exit_code, 0);
   EXPECT_THAT(content(folder / "nsys"), HasSubstr("-rank0.nsys-rep --force-overwrite=true pharos train tiny"));
   EXPECT_THAT(content(folder / "nsys"), Not(HasSubstr("rank1")));
   EXPECT_THAT(content(folder / "env"), ::testing::StartsWith("1 1 2 2"));  // the other one, without
   request.job.environment.profile = NetworkProfile::kIb;
   request.job.nsys_ranks = {};
   std::filesystem::remove(folder / "nsys");
-  EXPECT_EQ(run(batch_script(request)).code, 0);
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
   EXPECT_THAT(content(folder / "nsys"),
               ::testing::AllOf(HasSubstr("rank0"), HasSubstr("rank1"), Not(HasSubstr("efa"))));
 }
@@ -163,9 +163,10 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
     base::write_file_atomically(folder / "says", item.says);
     base::write_file_atomically(folder / "state", std::string(item.state) + "\n");
     std::filesystem::remove(folder / "scontrol");
-    const CommandResult result = run(batch_script(request), {"SLURM_RESTART_COUNT=" + std::string(item.restarts)});
+    const base::CommandResult result =
+        run(batch_script(request), {"SLURM_RESTART_COUNT=" + std::string(item.restarts)});
     const std::string what = std::to_string(item.code) + " " + item.restarts + " " + item.state + "\n" + result.output;
-    EXPECT_EQ(result.code, item.expected) << what;
+    EXPECT_EQ(result.exit_code, item.expected) << what;
     EXPECT_EQ(content(folder / "scontrol"), item.is_requeued ? "requeue 7\n" : "") << what;
     EXPECT_EQ(content(request.job.run_folder / "launch.end"), std::to_string(item.expected) + " 7\n");
   }
@@ -173,7 +174,7 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
   base::write_file_atomically(folder / "state", "RUNNING\n");
   base::write_file_atomically(folder / "code", "4");
   std::filesystem::remove(folder / "scontrol");
-  EXPECT_EQ(run(batch_script(request)).code, 4);
+  EXPECT_EQ(run(batch_script(request)).exit_code, 4);
   EXPECT_FALSE(std::filesystem::exists(folder / "scontrol"));
 }
 
@@ -184,7 +185,7 @@ kill -TERM $PPID
 for i in $(seq 500); do [ ! -e "$F/scancel" ] || { kill -TERM $PPID; break; }; sleep 0.01; done
 exit 4)sh");
   fake("scancel", R"sh(echo "$*" >>"$F/scancel")sh");
-  EXPECT_EQ(run(batch_script(request)).code, 4);
+  EXPECT_EQ(run(batch_script(request)).exit_code, 4);
   EXPECT_EQ(content(folder / "scancel"), "--signal=TERM 7\n");
 }
 
@@ -195,21 +196,21 @@ TEST_F(JobScript, ALaterJobOfAChainLeavesWhenTheRunIsOver) {
   for (const auto& [end, is_run] : {std::pair("0 6\n", false), {"2 6\n", false}, {"4 6\n", true}, {"137 6\n", true}}) {
     base::write_file_atomically(request.job.run_folder / "launch.end", end);
     std::filesystem::remove(folder / "train");
-    EXPECT_EQ(run(script, {}, "2").code, is_run ? 0 : std::stoi(end)) << end;
+    EXPECT_EQ(run(script, {}, "2").exit_code, is_run ? 0 : std::stoi(end)) << end;
     EXPECT_EQ(std::filesystem::exists(folder / "train"), is_run) << end;
   }
   // The first job of a new chain does what it was submitted for.
   base::write_file_atomically(request.job.run_folder / "launch.end", "0 6\n");
   std::filesystem::remove(folder / "train");
-  EXPECT_EQ(run(script).code, 0);
+  EXPECT_EQ(run(script).exit_code, 0);
   EXPECT_TRUE(std::filesystem::exists(folder / "train"));
 }
 
 TEST_F(JobScript, ATaskOfAnArrayHasItsOwnFolderAndOverrides) {
   request.array = "3-5";
   request.job.overrides = {"rng.seed=%a"};
-  const CommandResult result = run(batch_script(request), {"SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=4"});
-  EXPECT_EQ(result.code, 0) << result.output;
+  const base::CommandResult result = run(batch_script(request), {"SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=4"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(content(folder / "train"), HasSubstr("<rng.seed=4><--run-dir><" + (folder / "run folder/4>").string()));
   EXPECT_EQ(content(folder / "run folder/4/launch.end"), "0 7_4\n");
 }
@@ -225,13 +226,13 @@ TEST_F(JobScript, AMeetingPlaceThatCannotBeIsSaidBeforeTheTasksStart) {
   getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size);
   fake("getent", "[ \"$2\" != localhost ] || echo 127.0.0.1 localhost");
   const std::string port = std::to_string(ntohs(address.sin_port));
-  CommandResult result = run(batch_script(request), {"MASTER_PORT=" + port});
-  EXPECT_EQ(result.code, 2);
+  base::CommandResult result = run(batch_script(request), {"MASTER_PORT=" + port});
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.output, HasSubstr("Port " + port + " of 127.0.0.1 is taken"));
   close(taken);
   fake("scontrol", "[ \"$2\" != hostnames ] || echo nowhere");
   result = run(allocation_script(request));
-  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.output, HasSubstr("MASTER_ADDR: the name 'nowhere' of the first node has no address here"));
   EXPECT_FALSE(std::filesystem::exists(folder / "srun"));
 }
@@ -239,7 +240,7 @@ TEST_F(JobScript, AMeetingPlaceThatCannotBeIsSaidBeforeTheTasksStart) {
 TEST_F(JobScript, WithoutScontrolThisProgramReadsTheNodeList) {
   fake("scontrol", "exit 1");
   fake("pharos", R"sh(if [ "$1" = launch ]; then echo "$*" >>"$F/asked"; echo localhost; fi)sh");
-  EXPECT_EQ(run(batch_script(request)).code, 0);
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
   EXPECT_EQ(content(folder / "asked"), "launch --expand-nodes n[1-2]\n");
 }
 

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include "pharos/config/problem.h"
-#include "pharos/launch/slurm/shell_text.h"
 #include "pharos/launch/slurm/test_support.h"
 
 namespace pharos::launch::slurm {
@@ -66,26 +65,6 @@ TEST(Mounts, GiveAPathItsNameOnTheOtherSide) {
   EXPECT_EQ(view.in_container("/home/me/x/y"), std::nullopt);  // hidden by the mount of /x
   EXPECT_EQ(view.in_container("/home"), std::nullopt);
   EXPECT_EQ(ContainerView(parse_mounts("/fsx", "/"), "/home/me").on_host("runs/a"), std::nullopt);
-}
-
-TEST(ShellText, IsReadBackByAShell) {
-  for (const char* word :
-       {"", "plain-1.2/3", "a b", "it's", "$HOME `id` \"x\" \\", "two\nlines", "*", "~", "ä", "#x", "-n"}) {
-    const CommandResult result = run_command({"bash", "-c", "printf '%s' " + quote(word)});
-    EXPECT_EQ(result.output, word);
-  }
-  EXPECT_EQ(quote_all({"a", "b c"}), "a 'b c'");
-  EXPECT_THROW(quote(std::string_view("a\0b", 3)), base::UserError);
-}
-
-TEST(Command, GivesCodesOutputsAndAnEnd) {
-  const CommandResult both = run_command({"bash", "-c", "echo out; echo err >&2; exit 7"});
-  EXPECT_EQ(both.code, 7);
-  EXPECT_EQ(both.output, "out\n");
-  EXPECT_EQ(both.errors, "err\n");
-  EXPECT_EQ(run_command({"bash", "-c", "kill -9 $$"}).code, 137);
-  EXPECT_EQ(run_command({"/no/such/program"}).code, 127);
-  EXPECT_EQ(run_command({"sleep", "1000"}, std::chrono::milliseconds(20)).code, 124);
 }
 
 TEST(ClusterFacts, ReadWhatTheCommandsPrint) {

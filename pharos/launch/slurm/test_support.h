@@ -11,7 +11,6 @@
 
 #include "pharos/base/environment.h"
 #include "pharos/base/file.h"
-#include "pharos/launch/slurm/command.h"
 #include "pharos/launch/slurm/slurm_request.h"
 
 namespace pharos::launch::slurm::testing {

@@ -19,7 +19,7 @@ namespace pharos::profile {
 struct SampledTraffic {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
-  PortTraffic ports;
+  PortTraffic ports = {};
 };
 
 /// Of the steps since the mark before, usually one.
@@ -27,7 +27,7 @@ struct StepTraffic {
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
   std::int64_t duration_ns = 0;
-  PortTraffic ports;
+  PortTraffic ports = {};
 };
 
 class CounterSampler {

@@ -110,7 +110,7 @@ TEST(CounterSampler, WritesCounterEventsThatAddUp) {
   ASSERT_GE(contents.counters.size(), 5u);
   for (const lens::CounterEvent& event : contents.counters) {
     EXPECT_EQ(event.name, "network");
-    if (last_ns != 0) EXPECT_EQ(event.start_ns, last_ns) << "events follow each other without a gap";
+    EXPECT_TRUE(last_ns == 0 || event.start_ns == last_ns) << "events follow each other without a gap";
     last_ns = event.end_ns;
     ASSERT_EQ(event.attributes.size(), 2u);
     EXPECT_EQ(event.attributes[0].second, lens::StoredValue(std::vector<std::string>{"eth0"}));

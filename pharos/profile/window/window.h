@@ -23,9 +23,9 @@ class Window {
 
   /// What a window works with; tests have their own.
   struct Tools {
-    std::unique_ptr<Profiler> profiler;  ///< null: `why_not`
+    std::unique_ptr<Profiler> profiler = {};  ///< null: `why_not`
     lens::SpanMarkers* ranges = nullptr;
-    std::string why_not;
+    std::string why_not = {};
   };
   static Tools find_tools();
 

@@ -209,7 +209,7 @@ TEST_F(NvtxTest, ShowsOperatorsForwardAndBackward) {
   config::ProfilingConfig config = window_config(0, 1);
   config.record_shapes = true;
   Window window(config, 0, say_, [&] { return tools(); });
-  const at::Tensor weight = at::ones({3, 2}, at::requires_grad());
+  const at::Tensor weight = at::ones({3, 2}).requires_grad_();
   window.before_step(0);
   at::ones({4, 3}).mm(weight).sum().backward();
   window.after_step(1);

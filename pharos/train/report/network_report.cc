@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "pharos/base/text.h"
 #include "pharos/profile/counters/publish.h"
@@ -16,7 +17,7 @@ using profile::Port;
 using profile::PortKind;
 using profile::PortTraffic;
 
-constexpr std::size_t kNamedPorts = 4;
+constexpr std::size_t kNamedPorts = 4, kNamedEvents = 8;
 
 const char* name_of(PortKind kind) {
   switch (kind) {
@@ -30,7 +31,7 @@ const char* name_of(PortKind kind) {
   return "Ethernet";
 }
 
-double transmitted(const profile::Traffic& traffic) {
+double moved_bytes(const profile::Traffic& traffic) {
   double bytes = 0;
   for (const char* label : {"transmit", "receive"}) {
     if (const auto found = traffic.bytes.find(label); found != traffic.bytes.end())
@@ -48,8 +49,8 @@ std::string render_kind(PortKind kind, const PortTraffic& ports, double seconds)
     if (entry.first.kind != kind) continue;
     ++num_ports;
     for (const auto& [label, bytes] : entry.second.bytes) sums[label] += bytes;
-    if (busiest == nullptr || transmitted(entry.second) > transmitted(busiest->second)) busiest = &entry;
-    if (least == nullptr || transmitted(entry.second) < transmitted(least->second)) least = &entry;
+    if (busiest == nullptr || moved_bytes(entry.second) > moved_bytes(busiest->second)) busiest = &entry;
+    if (least == nullptr || moved_bytes(entry.second) < moved_bytes(least->second)) least = &entry;
   }
   if (num_ports == 0) return "";
   std::string text = num_ports == 1 ? busiest->first.name() : fmt::format("{} ({} ports)", name_of(kind), num_ports);
@@ -62,21 +63,28 @@ std::string render_kind(PortKind kind, const PortTraffic& ports, double seconds)
   return text;
 }
 
+/// "a, b, c, d and 12 more".
+std::string list_some(std::vector<std::string> names, std::size_t limit) {
+  const std::size_t num_more = names.size() - std::min(names.size(), limit);
+  names.resize(names.size() - num_more);
+  return base::join(names, ", ") + (num_more > 0 ? fmt::format(" and {} more", num_more) : "");
+}
+
 std::string render_events(const PortTraffic& ports) {
-  std::string text;
+  std::vector<std::string> events;
   for (const auto& [port, traffic] : ports) {
-    for (const auto& [name, count] : traffic.events) text += fmt::format(" {} {} +{}", port.name(), name, count);
-    if (traffic.num_resets > 0) text += fmt::format(" {} {} counters were reset", port.name(), traffic.num_resets);
+    for (const auto& [name, count] : traffic.events)
+      events.push_back(fmt::format("{} {} +{}", port.name(), name, count));
+    if (traffic.num_resets > 0)
+      events.push_back(fmt::format("{} {} counters were reset", port.name(), traffic.num_resets));
   }
-  return text.empty() ? text : " | events:" + text;
+  return events.empty() ? "" : " | events: " + list_some(std::move(events), kNamedEvents);
 }
 
 std::string list_ports(const profile::Reading& reading) {
   std::vector<std::string> names;
   for (const auto& read : reading) names.push_back(read.port.name());
-  const std::size_t num_more = names.size() - std::min(names.size(), kNamedPorts);
-  names.resize(names.size() - num_more);
-  return base::join(names, ", ") + (num_more > 0 ? fmt::format(" and {} more", num_more) : "");
+  return list_some(std::move(names), kNamedPorts);
 }
 
 }  // namespace
