@@ -13,7 +13,7 @@ import shutil
 import unittest
 
 from slurm_cluster import run_in_namespaces
-from slurm_jobs import PROGRAM, SlurmTest, container_variables
+from slurm_jobs import PROGRAM, SlurmTest, container_variables, own_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = [ROOT / "docs/cluster.md", *sorted((ROOT / "docs/cluster").glob("*.md"))]
@@ -137,7 +137,7 @@ class Documents(SlurmTest):
             ran = f"bash -n -c {shlex.quote(command)}"
         jobs = self.cluster.queued()
         ran = self.substitute(ran, folder)
-        variables = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        variables = own_port() | {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
         finished = self.cluster.command("bash", "-c", ran, cwd=folder, variables=variables)
         for job in sorted(set(self.cluster.queued()) - set(jobs)):
             self.cluster.wait_job(job, "COMPLETED")

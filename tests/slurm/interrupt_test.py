@@ -34,7 +34,7 @@ class Interrupted(SlurmTest):
         self.assertEqual(latest(self.folder / "cancelled"), num_steps(self.folder / "cancelled"))
 
     def test_requeued_by_the_administrator(self):
-        job = self.submit("requeued", *LONG)
+        job = self.submit("requeued", *LONG, "--requeue")
         self.wait_steps("requeued", 3, job)
         self.cluster.command("scontrol", "requeue", job)
         self.continue_now(job)

@@ -9,7 +9,7 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 
 from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run  # noqa: E402,F401
-from slurm_cluster import SlurmCluster, wait_until  # noqa: E402
+from slurm_cluster import SlurmCluster, free_ports, wait_until  # noqa: E402
 
 FIXED_BATCH = "train.rampup_batch_size=null"  # the ramp of the recipe does not divide over two ranks
 # Steps without end, each at most a few hundredths of a second.
@@ -25,6 +25,11 @@ def latest(folder):
 
 def num_steps(folder):
     return max(losses(folder), default=0) if pathlib.Path(folder, "metrics.jsonl").exists() else 0
+
+
+def own_port():
+    """All nodes, and other tests, share the ports of this machine."""
+    return {"MASTER_PORT": str(free_ports(1)[0])}
 
 
 def container_variables(folder):
@@ -66,7 +71,7 @@ class SlurmTest(ProgramTest):
         return ["launch", recipe, *settings, "--run-dir", self.folder / name, *size, *words]
 
     def launch(self, name, *words, variables=None, **options):
-        return self.pharos(*self.launch_words(name, *words, **options), variables=variables)
+        return self.pharos(*self.launch_words(name, *words, **options), variables=own_port() | (variables or {}))
 
     def submit(self, name, *words, **options):
         """The number of the job that `pharos launch` queued."""
@@ -76,9 +81,9 @@ class SlurmTest(ProgramTest):
         self.assertTrue(found, finished.stdout)
         return int(found[1])
 
-    def in_allocation(self, nodes, *words, options=(), ranks_per_node=1, **further):
+    def in_allocation(self, nodes, *words, options=(), ranks_per_node=1, variables=None):
         allocation = ["salloc", "--quiet", f"--nodes={nodes}", f"--ntasks-per-node={ranks_per_node}", *options]
-        return self.cluster.command(*allocation, PROGRAM, *words, cwd=self.folder, **further)
+        return self.cluster.command(*allocation, PROGRAM, *words, cwd=self.folder, variables=own_port() | (variables or {}))
 
     def wait_steps(self, name, number, job):
         """Until run `name` has done `number` steps; the job must be running then."""

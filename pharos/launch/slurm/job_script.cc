@@ -166,6 +166,8 @@ std::string settings(const SlurmRequest& request, bool is_batch) {
   text += "host_program=" + quote(request.host_program.string()) + "\n";
   text += "num_nodes=" + std::to_string(job.num_nodes) + "\n";
   text += "MASTER_PORT=${MASTER_PORT:-" + std::to_string(job.master_port) + "}\n";
+  // Elements of an array that get the same first node must not meet each other there.
+  if (is_array) text += "MASTER_PORT=$((MASTER_PORT + SLURM_ARRAY_TASK_ID % 1000))\n";
   return text;
 }
 
