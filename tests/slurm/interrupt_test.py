@@ -9,11 +9,13 @@ from slurm_jobs import FIXED_BATCH, LONG, SlurmTest, latest, losses, num_steps
 
 
 class Interrupted(SlurmTest):
+    FURTHER_NODES = ("t1", "t2")  # whose job the loss of n2 does not touch
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         # One minute is SLURM's least limit, and it looks at the clock every half: this job runs beside all the others.
-        cls.limited = cls().submit("limited", *LONG, "--time", "00:01:00", "--signal", "TERM@40")
+        cls.limited = cls().submit("limited", *LONG, "--time", "00:01:00", "--signal", "TERM@40", "--partition", "all", "--sbatch-arg=--nodelist=t1,t2")
 
     def ends(self, name):
         """What attempts.jsonl says about the ends of the starts of a run."""

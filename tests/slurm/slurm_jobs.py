@@ -13,7 +13,7 @@ from slurm_cluster import SlurmCluster, free_ports, wait_until  # noqa: E402
 
 FIXED_BATCH = "train.rampup_batch_size=null"  # the ramp of the recipe does not divide over two ranks
 # Steps without end, each at most a few hundredths of a second.
-LONG = ("train.train_iters=100000", "checkpoint.save_interval=1000", "validation.eval_interval=100000")
+LONG = ("train.train_iters=100000", "checkpoint.save_interval=1000", "validation.eval_interval=100000", "logger.log_interval=100000")
 CONTAINERS = pathlib.Path(__file__).resolve().parent / "containers"
 NO_EVALUATION = ("validation.eval_iters=0",)
 
