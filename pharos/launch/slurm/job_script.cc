@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "pharos/base/error.h"
-#include "pharos/base/subprocess.h"
 #include "pharos/base/text.h"
+#include "pharos/launch/slurm/shell_text.h"
 
 namespace pharos::launch::slurm {
 namespace {
@@ -100,24 +100,6 @@ note_end "$code"
 scontrol requeue "$job" || echo "pharos launch: the job could not be requeued." >&2
 exit "$code"
 )sh";
-
-std::string quote(const std::string& word) { return base::shell_line({word}); }
-
-/// With the quotes and backslashes that sbatch takes off.
-std::string sbatch_line(const std::string& word) {
-  if (word.find_first_of("\n\r") != std::string::npos) {
-    throw base::UserError({.what = "A word for sbatch holds a line break, which a script cannot carry.",
-                           .where = word.substr(0, word.find_first_of("\n\r")),
-                           .fix = "Leave out the line break."});
-  }
-  if (base::shell_line({word}) == word) return "#SBATCH " + word + "\n";
-  std::string quoted;
-  for (const char letter : word) {
-    if (letter == '"' || letter == '\\') quoted += '\\';
-    quoted += letter;
-  }
-  return "#SBATCH \"" + quoted + "\"\n";
-}
 
 std::string header(const SlurmRequest& request) {
   const JobRequest& job = request.job;
@@ -251,8 +233,8 @@ std::string train_words(const SlurmRequest& request) {
   if (!request.array.empty()) text += "overrides=(\"${overrides[@]//%a/$SLURM_ARRAY_TASK_ID}\")\n";
   std::vector<std::string> options = job.train_options;
   options.insert(options.begin(), {job.program, "train", job.recipe});
-  text += "train=(" + base::shell_line({job.program, "train", job.recipe}) + " \"${overrides[@]}\"" +
-          (job.train_options.empty() ? "" : " " + base::shell_line(job.train_options)) + " --run-dir " +
+  text += "train=(" + quote_all({job.program, "train", job.recipe}) + " \"${overrides[@]}\"" +
+          (job.train_options.empty() ? "" : " " + quote_all(job.train_options)) + " --run-dir " +
           folder_text(request.task_run_folder, request) + ")\n";
   return text +
          "# One decision for all ranks: a rank that looks later would see the run that rank 0 has just begun.\n"
