@@ -235,8 +235,14 @@ class SlurmCluster:
         for pid in [*steps, *tasks]:
             kill(pid)
 
-    def wait_idle(self):
-        wait_until(lambda: set(self.node_states().values()) == {"idle"}, "idle nodes", START_S, self.logs)
+    def kill_rank(self, job, rank):
+        ranks = set(self._processes_with(f"SLURM_JOB_ID={job}")) & set(self._processes_with(f"RANK={rank}"))
+        assert ranks, f"job {job} has no rank {rank}"
+        for pid in ranks:
+            kill(pid)
+
+    def wait_idle(self, *nodes):
+        wait_until(lambda: {self.node_states().get(name) for name in nodes or self.nodes} == {"idle"}, "idle nodes", START_S, self.logs)
 
     def node_states(self):
         output = self.command("sinfo", "--noheader", "--Node", "--format=%N %t").stdout

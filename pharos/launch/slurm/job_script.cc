@@ -88,9 +88,11 @@ while :; do
   [ "$steps" -le "$((${SLURM_RESTART_COUNT:-0} + 2))" ] && [ -z "$asked_to_end" ] && is_running || break
   echo "pharos launch: SLURM could not start the ranks; once more, as another step." >&2
 done
-# srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault.
-first=$(printf '%s\n' "$said" |
-  sed -n 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' | head -n 1)
+# srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault, and the 3 of
+# ranks that lost a peer comes after the signal that killed the peer.
+first=$(printf '%s\n' "$said" | sed -n -e 's/ (core dumped)$//' \
+  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' \
+  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: \(Killed\|Segmentation fault\|Bus error\|Aborted\)$/128/p' | head -n 1)
 [ "$code" = 0 ] || code=${first:-$code}
 )sh";
 
