@@ -40,7 +40,7 @@ def container_variables(folder):
     (root / "opt/pharos/bin/pharos").symlink_to(PROGRAM)
     for name in ("bin", "lib", "lib64", "sbin"):  # as Debian has them
         (root / name).symlink_to(f"usr/{name}")
-    image = folder / "pharos+latest.sqsh"
+    image = folder / "image.sqsh"
     subprocess.run(["mksquashfs", root, image, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
     libraries = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True).stdout
     mounts = {pathlib.Path(path).resolve().parent for path in re.findall(r"=> (/\S+)", libraries)} | {pathlib.Path(PROGRAM).resolve().parent}
