@@ -235,8 +235,14 @@ class SlurmCluster:
         for pid in [*steps, *tasks]:
             kill(pid)
 
-    def wait_idle(self):
-        wait_until(lambda: set(self.node_states().values()) == {"idle"}, "idle nodes", START_S, self.logs)
+    def kill_rank(self, job, rank):
+        ranks = set(self._processes_with(f"SLURM_JOB_ID={job}")) & set(self._processes_with(f"RANK={rank}"))
+        assert ranks, f"job {job} has no rank {rank}"
+        for pid in ranks:
+            kill(pid)
+
+    def wait_idle(self, *nodes):
+        wait_until(lambda: {self.node_states().get(name) for name in nodes or self.nodes} == {"idle"}, "idle nodes", START_S, self.logs)
 
     def node_states(self):
         output = self.command("sinfo", "--noheader", "--Node", "--format=%N %t").stdout
@@ -244,7 +250,9 @@ class SlurmCluster:
 
     def logs(self):
         controller = (self.folder / "slurmctld.log").read_text(errors="replace") if (self.folder / "slurmctld.log").exists() else ""
-        return "\n".join([controller[-2000:], self.command("squeue").stdout, self.command("sinfo").stdout])
+        nodes = [line for path in sorted(self.folder.glob("slurmd_*.log")) for line in path.read_text(errors="replace").splitlines()
+                 if "error:" in line and "gres.conf" not in line]
+        return "\n".join([controller[-2000:], *nodes[-20:], self.command("squeue").stdout, self.command("sinfo").stdout])
 
     def command(self, *words, timeout=JOB_S, variables=None, **options):
         """The finished process; standard error in its output."""
@@ -263,7 +271,7 @@ class SlurmCluster:
             state = fields.get("JobState", "")
             if state in states and condition(fields):
                 return fields
-            assert state not in ENDED or state in states, f"job {number} is {state}: {fields}\n{self.output(number)}"
+            assert state not in ENDED or state in states, f"job {number} is {state}: {fields}\n{self.output(number)}\n{self.logs()}"
             return None
         return wait_until(look, f"job {number} {' or '.join(states)}", seconds,
                           lambda: f"{self.job(number)}\n{self.output(number)}\n{self.logs()}")

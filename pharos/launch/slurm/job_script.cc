@@ -68,18 +68,31 @@ trap on_term TERM
 )sh";
 
 constexpr std::string_view kWait = R"sh(
-log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
-"${srun[@]}" bash -c "$task" pharos-task "${train[@]}" &
-step=$!
+# A job that comes back has the numbers of its steps again, and SLURM's PMIx plug-in refuses a step whose socket of before
+# still lies on a node. srun leaves with 0 then. The next step has the next number.
+steps=0
 while :; do
-  interrupted=
-  wait "$step"
-  code=$?
-  [ -n "$interrupted" ] || break
+  log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
+  "${srun[@]}" bash -c "$task" pharos-task "${train[@]}" &
+  step=$!
+  while :; do
+    interrupted=
+    wait "$step"
+    code=$?
+    [ -n "$interrupted" ] || break
+  done
+  said=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null | grep '^srun: error: ')
+  case $said in *" launch failed: "*) ;; *) break ;; esac
+  [ "$code" != 0 ] || code=1
+  steps=$((steps + 1))
+  [ "$steps" -le "$((${SLURM_RESTART_COUNT:-0} + 2))" ] && [ -z "$asked_to_end" ] && is_running || break
+  echo "pharos launch: SLURM could not start the ranks; once more, as another step." >&2
 done
-# srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault.
-first=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null |
-  sed -n 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' | head -n 1)
+# srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault, and the 3 of
+# ranks that lost a peer comes after the signal that killed the peer.
+first=$(printf '%s\n' "$said" | sed -n -e 's/ (core dumped)$//' \
+  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' \
+  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: \(Killed\|Segmentation fault\|Bus error\|Aborted\)$/128/p' | head -n 1)
 [ "$code" = 0 ] || code=${first:-$code}
 )sh";
 
@@ -148,6 +161,8 @@ std::string settings(const SlurmRequest& request, bool is_batch) {
   text += "host_program=" + quote(request.host_program.string()) + "\n";
   text += "num_nodes=" + std::to_string(job.num_nodes) + "\n";
   text += "MASTER_PORT=${MASTER_PORT:-" + std::to_string(job.master_port) + "}\n";
+  // Elements of an array that get the same first node must not meet each other there.
+  if (is_array) text += "MASTER_PORT=$((MASTER_PORT + SLURM_ARRAY_TASK_ID % 1000))\n";
   return text;
 }
 
