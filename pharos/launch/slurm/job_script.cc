@@ -57,9 +57,7 @@ constexpr std::string_view kSignals = R"sh(
 # srun answers SIGTERM by killing the tasks.
 is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ]; }
 asked_to_end=
-interrupted=
 on_term() {
-  interrupted=1
   [ -z "$asked_to_end" ] || return
   asked_to_end=1
   if is_running; then scancel --signal=TERM "$job"; fi
@@ -69,14 +67,16 @@ trap on_term TERM
 
 constexpr std::string_view kWait = R"sh(
 log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
-"${srun[@]}" bash -c "$task" pharos-task "${train[@]}" &
+# The code goes through a file: an interrupted `wait` of bash can lose it.
+rm -f "$run_folder/launch.code"
+(
+  trap : TERM
+  "${srun[@]}" bash -c "$task" pharos-task "${train[@]}"
+  echo $? >"$run_folder/launch.code"
+) &
 step=$!
-while :; do
-  interrupted=
-  wait "$step"
-  code=$?
-  [ -n "$interrupted" ] || break
-done
+while wait "$step"; kill -0 "$step" 2>/dev/null; do :; done
+read -r code <"$run_folder/launch.code" || code=137
 # srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault.
 first=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null |
   sed -n 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' | head -n 1)
