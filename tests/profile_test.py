@@ -4,6 +4,7 @@ FAKE_CUDA names a folder with stand-ins of libcudart, libnvToolsExt and libnvidi
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -26,6 +27,13 @@ def wait_until(condition, what, seconds=60):
             raise AssertionError(f"waited {seconds} s for {what}")
         time.sleep(0.005)
     return found
+
+
+def cuda_runtime_is_here():
+    for name in ("libcudart.so.13", "libcudart.so.12", "libcudart.so"):
+        with contextlib.suppress(OSError):
+            return bool(ctypes.CDLL(name))
+    return False
 
 
 class Window(ProgramTest):
@@ -134,7 +142,7 @@ class Window(ProgramTest):
         finished = self.profiled(folder, "optimizer.lr=1e30", "optimizer.min_lr=1e29", "scheduler.lr_warmup_iters=0", start=0, end=6)
         self.assert_exit(finished, 3)
         calls = self.window_calls(folder)
-        self.assertEqual(calls[0], "start after 0 steps")
+        self.assertEqual(calls[:1], ["start after 0 steps"], finished.stdout)
         self.assertEqual(len(calls), 2, calls)
         self.assertEqual(self.calls(folder)[-1], calls[1])
 
@@ -152,6 +160,8 @@ class Window(ProgramTest):
         self.assert_exit(finished, 0)
         self.assertIn("the window is empty, nothing is captured", finished.stdout)
         self.assertIn("profiling.profile_ranks names rank 5; the job has ranks 0 to 0.", finished.stdout)
+        if cuda_runtime_is_here():
+            self.skipTest("this machine has a CUDA runtime")
         folder = self.folder / "without_library"
         finished = self.train(folder, *SHORT, "profiling.use_nsys_profiler=true", "profiling.profile_step_start=2", "profiling.profile_step_end=4")
         self.assert_exit(finished, 0)
