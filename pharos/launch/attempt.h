@@ -24,8 +24,8 @@ struct Patience {
   std::chrono::milliseconds after_terminate = std::chrono::milliseconds(1500);
   /// Others after a rank left with 4 (interrupted and saved, which all ranks agree on), until SIGTERM.
   std::chrono::milliseconds after_interruption = std::chrono::seconds(30);
-  /// From the first of two or more SIGINT until SIGKILL. After one alone there is no limit: a checkpoint is being saved.
-  /// Nor after any number of SIGTERM, which a scheduler repeats; it has its own way to make an end.
+  /// From the first of two or more SIGINT until SIGKILL. After one alone there is no limit: a checkpoint is being
+  /// saved. Nor after any number of SIGTERM, which a scheduler repeats; it has its own way to make an end.
   std::chrono::milliseconds after_two_interrupts = std::chrono::seconds(30);
 };
 

@@ -52,10 +52,6 @@ SignalWatch::SignalWatch(const config::TrainConfig& train) : signals_{SIGINT} {
   take();
 }
 
-SignalWatch::~SignalWatch() {
-  for (const int signal : signals_) std::signal(signal, SIG_DFL);
-}
-
 void SignalWatch::take() const {
   struct sigaction action {};
   action.sa_handler = on_signal;

@@ -10,14 +10,14 @@
 
 namespace pharos::train {
 
-/// Catches SIGINT and, with train.exit_signal_handler, the configured exit signal and SIGTERM while it lives: from the
-/// set-up on, so that no signal ends a run by its default action. The first signal asks the run to stop at the next
-/// chance. Repeated ones are counted and change nothing, since a scheduler sends several while a checkpoint is being
-/// saved; but a second SIGINT, which is a person's, ends the process at once, as if nothing had been caught.
+/// Catches SIGINT and, with train.exit_signal_handler, the configured exit signal and SIGTERM from here until the
+/// process ends: none of them ends a run by its default action, in set-up or on the way out. The first signal asks the
+/// run to stop at the next chance. Repeated ones are counted and change nothing, since a scheduler sends several while
+/// a checkpoint is being saved; but a second SIGINT, which is a person's, ends the process at once, as if nothing had
+/// been caught.
 class SignalWatch {
  public:
   explicit SignalWatch(const config::TrainConfig& train);
-  ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 

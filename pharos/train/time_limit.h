@@ -22,7 +22,8 @@ class Durations {
   /// `save_bytes`: what a checkpoint holds; a first save is expected to get 100 MB/s.
   explicit Durations(std::int64_t save_bytes = 0) : save_s_(static_cast<double>(save_bytes) / 1e8) {}
 
-  /// A step with all that belongs to it. The first of a process carries one-time work and counts until there is another.
+  /// A step with all that belongs to it. The first of a process carries one-time work and counts until there is
+  /// another.
   void add_step(double seconds);
   void add_save(double seconds);
   void add_evaluation(DataSplit split, double seconds);
@@ -30,8 +31,8 @@ class Durations {
   /// The longest of the last ten steps; 0 before the first.
   double step_s() const;
   double save_s() const { return save_s_; }
-  /// `num_samples`: of the whole evaluation; `step_samples`: of one step. Before the first one of that split: as long as
-  /// the other's, else half a step (forward is a third of its work) for as many samples.
+  /// `num_samples`: of the whole evaluation; `step_samples`: of one step. Before the first one of that split: as long
+  /// as the other's, else half a step (forward is a third of its work) for as many samples.
   double evaluation_s(DataSplit split, std::int64_t num_samples, std::int64_t step_samples) const;
 
  private:

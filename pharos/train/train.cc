@@ -182,8 +182,8 @@ base::ExitCode train_in(comm::World& world, const config::ResolvedConfig& resolv
     if (resolved.config.model.deterministic_mode) at::globalContext().setDeterministicAlgorithms(true, false);
     startup.finish_phase("kernels");
     std::optional<comm::Watchdog> watchdog = watch_over(dist, folder, world);
-    Trainer trainer(resolved, folder, options, parallel, watchdog ? &*watchdog : nullptr, console, startup,
-                    attempts, telemetry->run_id());
+    Trainer trainer(resolved, folder, options, parallel, watchdog ? &*watchdog : nullptr, console, startup, attempts,
+                    telemetry->run_id());
     const base::ExitCode code = run_trainer(trainer, resolved, folder, parallel, attempts, console, has_begun);
     attempts.end(code);
     return code;
@@ -210,8 +210,7 @@ base::ExitCode train(const config::ResolvedConfig& resolved, const TrainOptions&
   try {
     met.emplace(options.ranks, world_options(resolved.config.dist, options.ranks));
   } catch (const comm::MeetingInterrupted&) {
-    if (options.ranks.rank == 0)
-      std::cerr << "exiting program after receiving a signal, before all ranks have met.\n";
+    if (options.ranks.rank == 0) std::cerr << "exiting program after receiving a signal, before all ranks have met.\n";
     return base::ExitCode::kInterrupted;
   }
   comm::World& world = *met;

@@ -62,11 +62,11 @@ std::optional<ExitDecision> Trainer::set_up() {
     open_data();
   }
   startup_.finish_phase("data");
-  if (auto stop = decide_stop(config_.train, exit_inputs(0))) return stop;
+  if (auto stop = decide_stop(config_.train, exit_inputs(0, false))) return stop;
   {
     PHAROS_SPAN(span, Group::kModelInit, "megatron.startup.model_init", {lens::kGoodput, true});
     build_model();
-    if (auto stop = decide_stop(config_.train, exit_inputs(0))) return stop;
+    if (auto stop = decide_stop(config_.train, exit_inputs(0, false))) return stop;
     load_checkpoint();
   }
   startup_.finish_phase("model");

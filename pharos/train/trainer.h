@@ -71,8 +71,10 @@ class Trainer {
   void first_step_done(std::int64_t duration_ns);
   /// The sums over all data-parallel ranks.
   LossSums reduce(const LossSums& sums);
-  /// Signals and times of all ranks, so that all decide alike. `next_s`: what would be begun now, as rank 0 expects it.
-  ExitInputs exit_inputs(double next_s);
+  /// Signals and times of all ranks, so that all decide alike. `next_s`: what would be begun now, as rank 0 expects it;
+  /// `save_follows`: a save must have time after it.
+  ExitInputs exit_inputs(double next_s, bool save_follows);
+  bool owes_save() const { return last_saved_step_ != state_.step; }
   void find_time_limit();
   /// What this rank would save.
   std::int64_t checkpoint_bytes();

@@ -56,7 +56,7 @@ base::ExitCode Trainer::run() {
         fmt::format("nothing to train: step {} of train.train_iters = {} is done", state_.step, train_iters_));
   }
   if (state_.step < train_iters_ && !validation.skip_train) {
-    if (const auto stop = decide_stop(config_.train, exit_inputs(0))) return leave(*stop);
+    if (const auto stop = decide_stop(config_.train, exit_inputs(0, true))) return leave(*stop);
   }
   while (state_.step < train_iters_ && !validation.skip_train) {
     const std::int64_t pass_start = base::monotonic_ns();
@@ -91,8 +91,9 @@ base::ExitCode Trainer::run() {
     const bool saves = interval && *interval > 0 && state_.step % *interval == 0;
     // What is left after this save counts.
     const double next_s = durations_.step_s() + (saves ? durations_.save_s() : 0);
-    const auto decision = decide_exit(config_.train, state_.step, exit_inputs(next_s));
-    const bool stops = decision && (decision->reason == ExitReason::kSignal || decision->reason == ExitReason::kTimeLimit);
+    const auto decision = decide_exit(config_.train, state_.step, exit_inputs(next_s, true));
+    const bool stops =
+        decision && (decision->reason == ExitReason::kSignal || decision->reason == ExitReason::kTimeLimit);
     if (saves && !stops) save();
     if (decision && state_.step < train_iters_) return leave(*decision);
   }
@@ -164,7 +165,7 @@ LossSums Trainer::reduce(const LossSums& sums) {
   return all;
 }
 
-ExitInputs Trainer::exit_inputs(double next_s) {
+ExitInputs Trainer::exit_inputs(double next_s, bool save_follows) {
   const std::int64_t elapsed_ns = base::monotonic_ns() - base::process_start_monotonic_ns();
   // Nanoseconds of a hundred days are exact in double precision.
   std::vector<double> values{static_cast<double>(SignalWatch::received()), static_cast<double>(elapsed_ns)};
@@ -172,9 +173,8 @@ ExitInputs Trainer::exit_inputs(double next_s) {
     // Rank 0's clock and measurements are those of all: nothing is smaller than what the others give.
     std::vector<double> of_limit(3, std::numeric_limits<double>::lowest());
     if (parallel_.is_first()) {
-      const bool must_save = saving_enabled() && last_saved_step_ != state_.step;
       of_limit = {*time_limit_end_ - static_cast<double>(base::wall_ns()) / 1e9, next_s,
-                  must_save ? durations_.save_s() : 0.0};
+                  save_follows && saving_enabled() ? durations_.save_s() : 0.0};
     }
     values.insert(values.end(), of_limit.begin(), of_limit.end());
   }
@@ -203,7 +203,7 @@ std::optional<double> Trainer::evaluate(DataSplit split) {
       static_cast<int>(batch / config::eval_micro_batch_size_or_default(config_) / parallel_.data.size());
   LossSums sums;
   for (std::int64_t i = 1; i <= config_.validation.eval_iters; ++i) {
-    if (decide_stop(config_.train, exit_inputs(0))) return std::nullopt;
+    if (decide_stop(config_.train, exit_inputs(0, owes_save()))) return std::nullopt;
     PHAROS_SPAN(step_span, Group::kEvaluate, "megatron.evaluate.step", {"megatron.eval_iteration", i});
     comm::report_progress("evaluation", state_.step);
     const std::int64_t consumed = split == DataSplit::kValidation ? state_.consumed_valid_samples : (i - 1) * batch;
@@ -222,7 +222,7 @@ bool Trainer::has_time_to_evaluate(DataSplit split, const std::string& place) {
   if (!time_limit_end_) return true;
   const std::int64_t samples = config_.validation.eval_iters * config::eval_global_batch_size_or_default(config_);
   const std::int64_t step_samples = batches_.at(state_.consumed_train_samples).running_global_batch_size;
-  const ExitInputs inputs = exit_inputs(durations_.evaluation_s(split, samples, step_samples));
+  const ExitInputs inputs = exit_inputs(durations_.evaluation_s(split, samples, step_samples), owes_save());
   const double spare_s = *inputs.time_left_s - inputs.save_s - config_.train.time_limit_margin_seconds;
   if (inputs.next_s <= spare_s) return true;
   console_.line(
@@ -235,9 +235,10 @@ bool Trainer::has_time_to_evaluate(DataSplit split, const std::string& place) {
 void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
   // One that is left out or interrupted passes its samples over: later ones see what they would have seen.
   const std::int64_t consumed_after =
-      state_.consumed_valid_samples + (split == DataSplit::kValidation ? config_.validation.eval_iters *
-                                                                            config::eval_global_batch_size_or_default(config_)
-                                                                      : 0);
+      state_.consumed_valid_samples +
+      (split == DataSplit::kValidation
+           ? config_.validation.eval_iters * config::eval_global_batch_size_or_default(config_)
+           : 0);
   if (has_time_to_evaluate(split, place)) {
     const std::int64_t start = base::monotonic_ns();
     const std::optional<double> loss = evaluate(split);
@@ -247,7 +248,7 @@ void Trainer::evaluate_and_report(DataSplit split, const std::string& place) {
       reporter_->evaluation(place, split == DataSplit::kTest ? "test_loss" : "validation_loss", state_.step, *loss,
                             base::monotonic_ns() - start);
     } else {
-      const bool is_signalled = exit_inputs(0).signal != 0;
+      const bool is_signalled = exit_inputs(0, false).signal != 0;
       console_.line(fmt::format("the evaluation at {} is left unfinished: {}", place,
                                 is_signalled ? "a signal came" : "the time limit is near"));
     }

@@ -9,11 +9,13 @@ from slurm_jobs import FIXED_BATCH, LONG, SlurmTest, latest, losses, num_steps
 
 
 class Interrupted(SlurmTest):
+    FURTHER_NODES = ("t1", "t2")  # whose job the loss of n2 does not touch
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         # One minute is SLURM's least limit, and it looks at the clock every half: this job runs beside all the others.
-        cls.limited = cls().submit("limited", *LONG, "--time", "00:01:00", "--signal", "TERM@40")
+        cls.limited = cls().submit("limited", *LONG, "--time", "00:01:00", "--signal", "TERM@40", "--partition", "all", "--sbatch-arg=--nodelist=t1,t2")
 
     def ends(self, name):
         """What attempts.jsonl says about the ends of the starts of a run."""
@@ -34,7 +36,7 @@ class Interrupted(SlurmTest):
         self.assertEqual(latest(self.folder / "cancelled"), num_steps(self.folder / "cancelled"))
 
     def test_requeued_by_the_administrator(self):
-        job = self.submit("requeued", *LONG)
+        job = self.submit("requeued", *LONG, "--requeue")
         self.wait_steps("requeued", 3, job)
         self.cluster.command("scontrol", "requeue", job)
         self.continue_now(job)
@@ -80,6 +82,39 @@ class Interrupted(SlurmTest):
         output = self.cluster.output(job)
         self.assertIn("Node failure on n2", output)
         self.wait_steps("down", saved + 3, job)
+        self.cluster.command("scancel", job)
+        self.assert_job(job, "CANCELLED", 4, restarts=1)
+
+    def test_node_lost(self):
+        """Its slurmd and all that ran there are gone: the other rank says what broke, and the run goes on from its last save."""
+        job = self.submit("lost", *LONG, "checkpoint.save_interval=5", "--requeue")
+        self.wait_steps("lost", 6, job)
+        self.cluster.kill_node("n2")
+        self.cluster.command("scontrol", "update", "nodename=n2", "state=down", "reason=power")
+        self.cluster.wait_job(job, "PENDING", condition=lambda fields: fields["Restarts"] == "1")
+        saved = latest(self.folder / "lost")
+        self.assertGreaterEqual(saved, 5)
+        self.cluster.start_node("n2")
+        self.cluster.wait_idle("n2")
+        self.continue_now(job)
+        self.wait_steps("lost", saved + 6, job)
+        self.cluster.command("scancel", job)
+        output = self.assert_job(job, "CANCELLED", 4, restarts=1)
+        self.assertIn("Node failure on n2", output)
+        found = losses(self.folder / "lost")
+        self.assertEqual(found, self.uninterrupted("lost_reference", max(found)))
+
+    def test_rank_killed(self):
+        """A crash is worth another try, however the other ranks left because of it."""
+        job = self.submit("killed", *LONG, "checkpoint.save_interval=5", "--requeue")
+        self.wait_steps("killed", 6, job)
+        self.cluster.kill_rank(job, 1)
+        self.continue_now(job)
+        output = self.cluster.output(job)
+        self.assertRegex(output, r"task 1: Killed")
+        self.assertIn("the connection to a peer broke", output)
+        self.assertIn("goes back into the queue", output)
+        self.wait_steps("killed", latest(self.folder / "killed") + 6, job)
         self.cluster.command("scancel", job)
         self.assert_job(job, "CANCELLED", 4, restarts=1)
 

@@ -6,7 +6,7 @@ import re
 import unittest
 
 from slurm_cluster import run_in_namespaces
-from slurm_jobs import FIXED_BATCH, NO_EVALUATION, RECIPE, SlurmTest, container_variables, losses, run
+from slurm_jobs import FIXED_BATCH, NO_EVALUATION, PROGRAM, RECIPE, SlurmTest, container_variables, losses, own_port, run
 
 SHORT = ("train.train_iters=4", *NO_EVALUATION)
 DEEPSEEK = ("train.train_iters=4", *NO_EVALUATION, "model.num_layers=2", "model.moe_layer_freq=[0,1]", "dataset.seq_length=32",
@@ -48,7 +48,7 @@ class Launch(SlurmTest):
         finished = self.launch("dry", *SHORT, "--dry-run")
         self.assert_exit(finished, 0)
         script = self.folder / "script.sh"
-        script.write_text(finished.stdout)
+        script.write_text(finished.stdout[finished.stdout.index("#!/bin/bash"):])
         self.assertEqual(self.cluster.queued(), before)
         self.assertFalse((self.folder / "dry").exists())
         accepted = self.cluster.command("sbatch", "--test-only", script)
@@ -121,7 +121,7 @@ class Launch(SlurmTest):
 
     def test_srun_script(self):
         words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", ROOT / "srun.sh", RECIPE, f"data={self.data}", FIXED_BATCH, *SHORT]
-        finished = self.cluster.command(*words, cwd=self.folder, variables={"GPUS_PER_NODE": "1"})
+        finished = self.cluster.command(*words, cwd=self.folder, variables=own_port() | {"GPUS_PER_NODE": "1", "PHAROS": PROGRAM})
         self.assert_exit(finished, 0)
         self.assertIn("lm loss", finished.stdout)
 

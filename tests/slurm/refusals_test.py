@@ -1,6 +1,7 @@
 """What `pharos launch` finds before the queue does, on a real SLURM: the message, exit code 2, and that no job was queued."""
 
 import os
+import re
 import socket
 import unittest
 
@@ -23,7 +24,7 @@ class Refusals(SlurmTest):
         self.assert_exit(finished, 2)
         for part in parts:
             self.assertIn(part, finished.stdout)
-        self.assertEqual(finished.stdout.count("error:"), 1, finished.stdout)
+        self.assertEqual(len(re.findall("^error:", finished.stdout, re.MULTILINE)), 1, finished.stdout)
         self.assertIn("fix:", finished.stdout)
         self.assertEqual(self.cluster.queued(), before)
         self.assertFalse((self.folder / name).exists())
@@ -39,8 +40,8 @@ class Refusals(SlurmTest):
             ("run folder hidden", (), {"MOUNT": mounted}, ("run folder", "not visible inside the container", "MOUNT")),
             ("no pyxis", (), {"PATH": os.environ["PATH"]}, ("--container-image", "pyxis", "--no-container")),
             ("number of ranks is none", ("--no-container",), {"GPUS_PER_NODE": "eight"}, ("GPUS_PER_NODE", "eight")),
-            ("more GPUs than there are", ("--no-container", "dist.device=cuda"), {"GPUS_PER_NODE": "12"}, ("12 GPUs", "at most 8", "GPUS_PER_NODE")),
-            ("more ranks than CPUs", ("--no-container",), {"GPUS_PER_NODE": "32"}, ("32 CPUs", "at most 16", "GPUS_PER_NODE")),
+            ("more GPUs than there are", ("--no-container", "dist.device=cuda", "train.global_batch_size=48"), {"GPUS_PER_NODE": "12"}, ("12 GPUs", "at most 8", "GPUS_PER_NODE")),
+            ("more ranks than CPUs", ("--no-container", "train.global_batch_size=128"), {"GPUS_PER_NODE": "32"}, ("32 CPUs", "at most 16", "GPUS_PER_NODE")),
             ("more nodes than there are", ("--no-container", "--nodes", "3"), {}, ("3 nodes", "has 2", "--nodes")),
             ("no such partition", ("--no-container", "--partition", "gpu"), {}, ("'gpu'", "all, main, short")),
             ("override unknown", ("--no-container", "train.train_iter=1"), {}, ("train.train_iter", "train.train_iters")),

@@ -18,6 +18,7 @@ import time
 NODES = ("n1", "n2")
 START_S = 60  # for a daemon that does not come up, or a job that never reaches its state: the test fails then
 JOB_S = 180
+ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
 INSIDE = "PHAROS_TEST_NAMESPACES"
 
 CONFIGURATION = """\
@@ -234,16 +235,24 @@ class SlurmCluster:
         for pid in [*steps, *tasks]:
             kill(pid)
 
-    def wait_idle(self):
-        wait_until(lambda: set(self.node_states().values()) == {"idle"}, "idle nodes", START_S, self.logs)
+    def kill_rank(self, job, rank):
+        ranks = set(self._processes_with(f"SLURM_JOB_ID={job}")) & set(self._processes_with(f"RANK={rank}"))
+        assert ranks, f"job {job} has no rank {rank}"
+        for pid in ranks:
+            kill(pid)
+
+    def wait_idle(self, *nodes):
+        wait_until(lambda: {self.node_states().get(name) for name in nodes or self.nodes} == {"idle"}, "idle nodes", START_S, self.logs)
 
     def node_states(self):
         output = self.command("sinfo", "--noheader", "--Node", "--format=%N %t").stdout
         return dict(line.split() for line in output.splitlines() if len(line.split()) == 2)
 
     def logs(self):
-        texts = [f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.folder.glob("*.log"))]
-        return "\n".join([*texts, self.command("squeue").stdout, self.command("sinfo").stdout])
+        controller = (self.folder / "slurmctld.log").read_text(errors="replace") if (self.folder / "slurmctld.log").exists() else ""
+        nodes = [line for path in sorted(self.folder.glob("slurmd_*.log")) for line in path.read_text(errors="replace").splitlines()
+                 if "error:" in line and "gres.conf" not in line]
+        return "\n".join([controller[-2000:], *nodes[-20:], self.command("squeue").stdout, self.command("sinfo").stdout])
 
     def command(self, *words, timeout=JOB_S, variables=None, **options):
         """The finished process; standard error in its output."""
@@ -256,10 +265,14 @@ class SlurmCluster:
         return dict(re.findall(r"(\S+?)=(\S*)", output.splitlines()[0] if output else ""))
 
     def wait_job(self, number, *states, condition=lambda _: True, seconds=JOB_S):
-        """The job's fields once its state is one of `states`."""
+        """The job's fields once its state is one of `states`; AssertionError when it ends in another."""
         def look():
             fields = self.job(number)
-            return fields if fields.get("JobState") in states and condition(fields) else None
+            state = fields.get("JobState", "")
+            if state in states and condition(fields):
+                return fields
+            assert state not in ENDED or state in states, f"job {number} is {state}: {fields}\n{self.output(number)}\n{self.logs()}"
+            return None
         return wait_until(look, f"job {number} {' or '.join(states)}", seconds,
                           lambda: f"{self.job(number)}\n{self.output(number)}\n{self.logs()}")
 

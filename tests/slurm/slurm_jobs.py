@@ -9,11 +9,11 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 
 from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run  # noqa: E402,F401
-from slurm_cluster import SlurmCluster, wait_until  # noqa: E402
+from slurm_cluster import SlurmCluster, free_ports, wait_until  # noqa: E402
 
 FIXED_BATCH = "train.rampup_batch_size=null"  # the ramp of the recipe does not divide over two ranks
 # Steps without end, each at most a few hundredths of a second.
-LONG = ("train.train_iters=100000", "checkpoint.save_interval=1000", "validation.eval_interval=100000")
+LONG = ("train.train_iters=100000", "checkpoint.save_interval=1000", "validation.eval_interval=100000", "logger.log_interval=100000")
 CONTAINERS = pathlib.Path(__file__).resolve().parent / "containers"
 NO_EVALUATION = ("validation.eval_iters=0",)
 
@@ -27,6 +27,11 @@ def num_steps(folder):
     return max(losses(folder), default=0) if pathlib.Path(folder, "metrics.jsonl").exists() else 0
 
 
+def own_port():
+    """All nodes, and other tests, share the ports of this machine."""
+    return {"MASTER_PORT": str(free_ports(1)[0])}
+
+
 def container_variables(folder):
     """SQSH, MOUNT and PATH for `pharos launch` with an image that has Pharos and takes all else from the machine, and with
     containers/srun in the place of pyxis. `folder` is seen by the tasks under the same name."""
@@ -35,7 +40,7 @@ def container_variables(folder):
     (root / "opt/pharos/bin/pharos").symlink_to(PROGRAM)
     for name in ("bin", "lib", "lib64", "sbin"):  # as Debian has them
         (root / name).symlink_to(f"usr/{name}")
-    image = folder / "pharos+latest.sqsh"
+    image = folder / "image.sqsh"
     subprocess.run(["mksquashfs", root, image, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
     libraries = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True).stdout
     mounts = {pathlib.Path(path).resolve().parent for path in re.findall(r"=> (/\S+)", libraries)} | {pathlib.Path(PROGRAM).resolve().parent}
@@ -66,7 +71,7 @@ class SlurmTest(ProgramTest):
         return ["launch", recipe, *settings, "--run-dir", self.folder / name, *size, *words]
 
     def launch(self, name, *words, variables=None, **options):
-        return self.pharos(*self.launch_words(name, *words, **options), variables=variables)
+        return self.pharos(*self.launch_words(name, *words, **options), variables=own_port() | (variables or {}))
 
     def submit(self, name, *words, **options):
         """The number of the job that `pharos launch` queued."""
@@ -76,9 +81,9 @@ class SlurmTest(ProgramTest):
         self.assertTrue(found, finished.stdout)
         return int(found[1])
 
-    def in_allocation(self, nodes, *words, options=(), ranks_per_node=1, **further):
+    def in_allocation(self, nodes, *words, options=(), ranks_per_node=1, variables=None):
         allocation = ["salloc", "--quiet", f"--nodes={nodes}", f"--ntasks-per-node={ranks_per_node}", *options]
-        return self.cluster.command(*allocation, PROGRAM, *words, cwd=self.folder, **further)
+        return self.cluster.command(*allocation, PROGRAM, *words, cwd=self.folder, variables=own_port() | (variables or {}))
 
     def wait_steps(self, name, number, job):
         """Until run `name` has done `number` steps; the job must be running then."""

@@ -41,7 +41,7 @@ std::string tables_of(const Findings& findings) {
   std::string text;
   for (const std::string& host : hosts) {
     if (!text.empty()) text += "\n";
-    text += host.empty() ? "all ranks\n" : "node " + host + "\n";
+    text.append(host.empty() ? "all ranks" : "node ").append(host).append("\n");
     text += by_host[host].empty() ? "in order\n" : launch::render_findings(by_host[host], stdout_has_color());
   }
   return text;
@@ -50,9 +50,13 @@ std::string tables_of(const Findings& findings) {
 std::string summary_of(const Findings& findings) {
   std::array<int, 4> counts{};
   for (const Finding& finding : findings) ++counts.at(static_cast<std::size_t>(finding.verdict));
-  std::string text = "\n" + std::to_string(counts[3]) + (counts[3] == 1 ? " failure, " : " failures, ") +
-                     std::to_string(counts[2]) + (counts[2] == 1 ? " warning, " : " warnings, ") +
-                     std::to_string(counts[1]) + (counts[1] == 1 ? " note" : " notes");
+  const auto counted = [&](Verdict verdict, const char* noun) {
+    const int count = counts.at(static_cast<std::size_t>(verdict));
+    return std::to_string(count).append(" ").append(noun).append(count == 1 ? "" : "s");
+  };
+  std::string text = "\n";
+  text.append(counted(Verdict::kFailure, "failure")).append(", ");
+  text.append(counted(Verdict::kWarning, "warning")).append(", ").append(counted(Verdict::kNote, "note"));
   return text + (counts[3] > 0 ? ": to be fixed before training\n" : "\n");
 }
 

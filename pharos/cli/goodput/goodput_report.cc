@@ -22,7 +22,7 @@ using train::GoodputSeconds;
 struct Kind {
   const char* name;
   const char* key;
-  double GoodputSeconds::* seconds;
+  double GoodputSeconds::*seconds;
 };
 constexpr Kind kKinds[] = {
     {"useful steps", "useful_steps", &GoodputSeconds::useful_steps},
@@ -34,9 +34,7 @@ constexpr Kind kKinds[] = {
     {"unaccounted", "unaccounted", &GoodputSeconds::unaccounted},
 };
 
-std::string time_text(double seconds) {
-  return base::format_local_time(std::llround(seconds * 1e9)).substr(0, 19);
-}
+std::string time_text(double seconds) { return base::format_local_time(std::llround(seconds * 1e9)).substr(0, 19); }
 
 std::string duration_text(double seconds) { return base::format_duration(std::llround(seconds * 1e9)); }
 
@@ -74,8 +72,8 @@ std::string render_attempts(const GoodputReport& report) {
   std::vector<std::vector<std::string>> rows{{"attempt", "job", "start", "end", "steps", "useful", "cause"}};
   for (const AttemptAccount& account : report.attempts) {
     const AttemptRecord& record = account.record;
-    rows.push_back({std::to_string(record.number), record.job_id.empty() ? "-" : record.job_id,
-                    time_text(record.start), time_text(record.end.value_or(record.start)), steps_text(account),
+    rows.push_back({std::to_string(record.number), record.job_id.empty() ? "-" : record.job_id, time_text(record.start),
+                    time_text(record.end.value_or(record.start)), steps_text(account),
                     fmt::format("{} of {}", account.useful_steps, account.steps), cause_text(account)});
   }
   std::string text = render_table(rows);

@@ -12,12 +12,12 @@
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
 #include "pharos/base/node_list.h"
+#include "pharos/base/subprocess.h"
 #include "pharos/base/text.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/launch/launch_kubernetes.h"
 #include "pharos/cli/launch/launch_options.h"
 #include "pharos/cli/launch/launch_request.h"
-#include "pharos/launch/slurm/command.h"
 #include "pharos/launch/slurm/job_script.h"
 #include "pharos/lens/variables/environment.h"
 
@@ -40,7 +40,7 @@ namespace slurm = launch::slurm;
 }
 
 /// Number of the job from what `sbatch --parsable` prints, "123" or "123;cluster".
-std::string job_number(std::string_view output) { return std::string(output.substr(0, output.find_first_of(";\n"))); }
+std::string job_number(std::string_view line) { return std::string(line.substr(0, line.find(';'))); }
 
 std::string log_of(const slurm::SlurmRequest& request, const std::string& job) {
   return (request.job.run_folder / ("slurm-" + job + (request.array.empty() ? ".log" : "_*.log"))).string();
@@ -57,12 +57,11 @@ void tell(const slurm::SlurmRequest& request, const std::vector<std::string>& jo
             << std::flush;
 }
 
-[[noreturn]] void refuse_submission(const slurm::CommandResult& result, const std::vector<std::string>& jobs) {
-  throw base::UserError(
-      {.what = "sbatch did not take the job: " + result.errors.substr(0, result.errors.find_last_not_of('\n') + 1),
-       .where = "sbatch, code " + std::to_string(result.code),
-       .why = jobs.empty() ? "" : "Submitted before: " + base::join(jobs, ", ") + ".",
-       .fix = "`pharos launch … --dry-run` shows the script."});
+[[noreturn]] void refuse_submission(const base::CommandResult& result, const std::vector<std::string>& jobs) {
+  throw base::UserError({.what = "sbatch did not take the job: " + base::last_lines(result.error, 1),
+                         .where = "sbatch, code " + std::to_string(result.exit_code),
+                         .why = jobs.empty() ? "" : "Submitted before: " + base::join(jobs, ", ") + ".",
+                         .fix = "`pharos launch … --dry-run` shows the script."});
 }
 
 void submit(const slurm::SlurmRequest& request, const LaunchOptions& options) {
@@ -71,22 +70,26 @@ void submit(const slurm::SlurmRequest& request, const LaunchOptions& options) {
   base::write_file_atomically(path, slurm::batch_script(request));
   std::vector<std::string> jobs;
   for (std::int64_t index = 1; index <= options.chain_length; ++index) {
-    std::vector<std::string> words = {"sbatch", "--parsable"};
-    if (!jobs.empty()) words.push_back("--dependency=afterany:" + jobs.back());
+    base::Command command{.words = {"sbatch", "--parsable"}};
+    if (!jobs.empty()) command.words.push_back("--dependency=afterany:" + jobs.back());
     const bool is_last = index == options.chain_length;
-    if (options.waits && is_last) words.emplace_back("--wait");
-    words.insert(words.end(), {path.string(), std::to_string(index)});
+    if (options.waits && is_last) {
+      command.words.emplace_back("--wait");
+    } else {
+      command.limit_ms = 60'000;
+    }
+    command.words.insert(command.words.end(), {path.string(), std::to_string(index)});
     bool is_told = false;
-    const auto hear = [&](std::string_view output) {
-      if (is_told || output.find('\n') == std::string_view::npos) return;
+    command.on_line = [&](std::string_view line) {
+      const std::string number = job_number(line);
+      if (is_told || number.empty() || number.find_first_not_of("0123456789") != std::string::npos) return;
       is_told = true;
-      jobs.push_back(job_number(output));
+      jobs.push_back(number);
       if (is_last) tell(request, jobs);
     };
-    const auto limit = options.waits && is_last ? std::nullopt : std::optional<std::chrono::milliseconds>(60'000);
-    const slurm::CommandResult result = slurm::run_command(words, limit, hear);
+    const base::CommandResult result = base::run_command(command);
     if (!is_told) refuse_submission(result, jobs);
-    if (is_last) set_exit_code(result.code);
+    if (is_last) set_exit_code(result.exit_code);
   }
 }
 

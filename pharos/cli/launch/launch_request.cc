@@ -81,12 +81,22 @@ class Maker {
     }
   }
 
+  void read_num_nodes() {
+    in_allocation_ = is_in_allocation(environment_);
+    const std::int64_t allocated = in_allocation_ ? whole_variable(environment_, "SLURM_JOB_NUM_NODES", 1, 100'000) : 1;
+    job().num_nodes = options_.num_nodes.value_or(allocated);
+    if (!in_allocation_ || job().num_nodes == allocated) return;
+    // The ranks meet at the first node of the allocation.
+    if (job().num_nodes < allocated) result_.slurm.srun_arguments.emplace_back("--relative=0");
+    if (job().num_nodes > allocated)
+      problems_.push_back({.what = std::to_string(job().num_nodes) + " nodes are asked for; this allocation has " +
+                                   std::to_string(allocated) + ".",
+                           .where = "--nodes",
+                           .fix = "Leave out --nodes, or leave the allocation to submit a job."});
+  }
+
   void read_sizes() {
-    collect([this] {
-      const bool in_allocation = is_in_allocation(environment_);
-      job().num_nodes = options_.num_nodes.value_or(
-          in_allocation ? whole_variable(environment_, "SLURM_JOB_NUM_NODES", 1, 100'000) : 1);
-    });
+    collect([this] { read_num_nodes(); });
     collect([this] {
       job().gpus_per_node = options_.gpus_per_node.value_or(whole_variable(environment_, "GPUS_PER_NODE", 8, 4096));
     });
@@ -128,7 +138,8 @@ class Maker {
 
   void read_words() {
     slurm::SlurmRequest& request = result_.slurm;
-    request.partition = options_.partition;
+    request.partition =
+        in_allocation_ ? environment_.get_nonblank("SLURM_JOB_PARTITION").value_or("") : options_.partition;
     request.account = options_.account;
     request.qos = options_.qos;
     request.constraint = options_.constraint;
@@ -137,7 +148,8 @@ class Maker {
     request.mpi = options_.mpi;
     request.signal = options_.signal;
     request.variables = options_.variables;
-    request.srun_arguments = options_.srun_arguments;
+    request.srun_arguments.insert(request.srun_arguments.end(), options_.srun_arguments.begin(),
+                                  options_.srun_arguments.end());
     request.sbatch_arguments = options_.sbatch_arguments;
     request.is_requeued = options_.is_requeued;
     request.max_requeues = options_.max_requeues;
@@ -257,7 +269,7 @@ class Maker {
 
   void check_slurm(const std::optional<config::ResolvedConfig>& resolved) {
     std::vector<std::string> commands = {"srun", "sinfo", "squeue", "scontrol"};
-    if (!environment_.get_nonblank("SLURM_JOB_ID")) commands.insert(commands.begin(), "sbatch");
+    if (!in_allocation_) commands.insert(commands.begin(), "sbatch");
     const slurm::ClusterFacts facts = slurm::read_cluster_facts(commands);
     if (options_.is_dry_run && (!facts.missing_commands.empty() || !facts.silence.empty())) {
       note(facts.silence.empty() ? "SLURM is not in PATH: the partition, its nodes and --mpi are not checked."
@@ -276,6 +288,7 @@ class Maker {
   const LaunchOptions& options_;
   const lens::Environment& environment_;
   CheckedRequest result_;
+  bool in_allocation_ = false;
   slurm::Problems problems_;
   std::vector<slurm::Mount> mounts_;
   std::optional<slurm::ContainerView> view_;

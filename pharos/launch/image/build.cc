@@ -52,12 +52,12 @@ std::string choose_builder(const ImageRequest& request, const base::InterruptGua
               "reach it (group docker). --cpu builds an image for the CPU without any of them."});
 }
 
-void need_program(const std::string& name, const std::string& package) {
-  if (base::find_program(name)) return;
-  throw base::UserError({.what = "There is no program " + name + ".",
+void need_mksquashfs() {
+  if (base::find_program("mksquashfs")) return;
+  throw base::UserError({.what = "There is no program mksquashfs.",
                          .where = "folders of PATH",
                          .why = "Without enroot, it writes the squashfs file.",
-                         .fix = "Install " + package + ", for example apt-get install " + package + "."});
+                         .fix = "Install squashfs-tools, for example apt-get install squashfs-tools."});
 }
 
 fs::path dockerfile_of(const ImageRequest& request) {
@@ -125,8 +125,7 @@ class DockerfileBuild {
         container_("pharos-image-" + std::to_string(getpid())),
         guard_(guard),
         work_(image_path(request), request.is_dry_run, guard, progress) {
-    if (!has_enroot_ && !request.is_dry_run)
-      need_program(builder_ == "buildah" ? "mksquashfs" : "sqfstar", "squashfs-tools");
+    if (!has_enroot_ && !request.is_dry_run) need_mksquashfs();
   }
 
   void run() {

@@ -33,7 +33,7 @@ void build_image(const ImageRequest& request, const base::InterruptGuard* guard,
 
 /// Builds an image for the CPU from packages of this machine's Debian release, this program, its libraries and recipes
 /// `recipes`; no container engine is needed. `versions` becomes the image's table of versions. Errors as above; needs
-/// mmdebstrap, dpkg and sqfstar.
+/// mmdebstrap, dpkg and mksquashfs.
 void build_cpu_image(const ImageRequest& request, const std::filesystem::path& recipes,
                      const std::vector<NamedVersion>& versions, const base::InterruptGuard* guard,
                      std::ostream& progress);

@@ -142,7 +142,7 @@ void build_cpu_image(const ImageRequest& request, const fs::path& recipes, const
                      const base::InterruptGuard* guard, std::ostream& progress) {
   const fs::path result = image_path(request);
   need_program("mmdebstrap", "mmdebstrap");
-  need_program("sqfstar", "squashfs-tools");
+  need_program("mksquashfs", "squashfs-tools");
   const OwnFiles own = find_own_files(guard);
   const std::string release = release_field("VERSION_CODENAME");
   ImageWork work(result, request.is_dry_run, guard, progress);
@@ -161,7 +161,7 @@ void build_cpu_image(const ImageRequest& request, const fs::path& recipes, const
       "--include=" + base::join(packages, ","),
       "--aptopt=" + settings.string(),
       std::string("--setup-hook=") + kMergeUsr,
-      "--customize-hook=" + finishing_hook(overlay, release, release_field("ID") == "debian")};
+      "--extract-hook=" + finishing_hook(overlay, release, release_field("ID") == "debian")};
   for (const char* folder : {"doc", "locale", "man", "info", "lintian", "bug"}) {
     words.push_back(std::string("--dpkgopt=path-exclude=/usr/share/") + folder + "/*");
   }

@@ -47,7 +47,9 @@ bool is_image_word(const std::string& word) {
          });
 }
 
-std::vector<std::string> squashfs_options() { return {"-comp", "zstd", "-Xcompression-level", "3", "-no-progress"}; }
+std::vector<std::string> squashfs_options() {
+  return {"-comp", "zstd", "-Xcompression-level", "3", "-no-progress", "-quiet"};
+}
 
 ImageWork::ImageWork(std::filesystem::path result, bool is_dry_run, const base::InterruptGuard* guard,
                      std::ostream& progress)
@@ -120,9 +122,8 @@ void ImageWork::fail(const std::string& title, const std::vector<std::string>& w
 }
 
 void ImageWork::squash_tar(const std::filesystem::path& tar) {
-  std::vector<std::string> words = {"sqfstar"};
+  std::vector<std::string> words = {"mksquashfs", "-", unfinished_image().string(), "-tar"};
   for (const std::string& option : squashfs_options()) words.push_back(option);
-  words.push_back(unfinished_image().string());
   run("writing the squashfs file", words, tar);
   std::error_code ignored;
   if (!is_dry_run_) std::filesystem::remove(tar, ignored);

@@ -12,7 +12,7 @@
 
 namespace pharos::launch {
 
-/// Adds what enroot and pyxis expect and nothing else to a name: letters, digits and "._-", not first "." or "-".
+/// Letters, digits and "._-", not first "." or "-": what a name or tag may hold.
 bool is_image_word(const std::string& word);
 
 class ImageWork {
@@ -39,7 +39,7 @@ class ImageWork {
   void note(const std::string& title);
   /// A command to run when this is destroyed, after success as well.
   void undo(std::vector<std::string> words);
-  /// Makes a squashfs of a tar archive or a folder: zstd, owners as they are in it.
+  /// Makes the unfinished image of a tar archive, owners as they are in it, and removes the archive.
   void squash_tar(const std::filesystem::path& tar);
   /// The unfinished image becomes `result`, in one step. Prints its size.
   void finish();
@@ -56,7 +56,7 @@ class ImageWork {
   std::int64_t start_ns_ = 0;
 };
 
-/// Options of mksquashfs and sqfstar: a compression that costs little and every kernel since 4.14 reads.
+/// Options of mksquashfs: a compression that costs little and every kernel since 4.14 reads.
 std::vector<std::string> squashfs_options();
 
 }  // namespace pharos::launch

@@ -3,8 +3,8 @@
 #include <sstream>
 #include <vector>
 
+#include "pharos/base/subprocess.h"
 #include "pharos/launch/environment/profile_variables.h"
-#include "pharos/launch/slurm/shell_text.h"
 
 namespace pharos::launch {
 namespace {
@@ -14,7 +14,7 @@ std::string command_line(const JobRequest& request) {
   words.insert(words.end(), request.overrides.begin(), request.overrides.end());
   words.insert(words.end(), request.train_options.begin(), request.train_options.end());
   words.insert(words.end(), {"--run-dir", request.run_folder.string()});
-  return slurm::quote_all(words) + " $resume";
+  return base::shell_line(words) + " $resume";
 }
 
 /// What the user set goes along, but for the search path of this machine's libraries: those of the image count.
@@ -92,7 +92,7 @@ exit "$result"
 
 std::string pod_script(const JobRequest& request, KubernetesKind kind) {
   const bool is_operator = kind == KubernetesKind::kPyTorchJob;
-  const std::string run_yaml = slurm::quote((request.run_folder / "run.yaml").string());
+  const std::string run_yaml = base::shell_line({(request.run_folder / "run.yaml").string()});
   std::ostringstream script;
   script << "set -u\n"
          << "num_ranks=" << request.gpus_per_node << "\n"

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <sstream>
 
-#include "pharos/launch/slurm/command.h"
+#include "pharos/base/subprocess.h"
 
 namespace pharos::launch::slurm {
 namespace {
@@ -74,19 +74,22 @@ std::vector<std::string> parse_mpi_types(std::string_view text) {
 ClusterFacts read_cluster_facts(const std::vector<std::string>& needed_commands) {
   ClusterFacts facts;
   for (const std::string& name : needed_commands) {
-    if (!find_in_path(name)) facts.missing_commands.push_back(name);
+    if (!base::find_program(name)) facts.missing_commands.push_back(name);
   }
   if (!facts.missing_commands.empty()) return facts;
-  const CommandResult nodes = run_command({"sinfo", "-h", "-e", "-o", "%D|%c|%m|%G|%P"});
-  if (nodes.code != 0) {
-    facts.silence = nodes.errors.substr(0, nodes.errors.find('\n'));
-    if (facts.silence.empty()) facts.silence = "sinfo ended with code " + std::to_string(nodes.code);
+  const auto ask = [](std::vector<std::string> words) {
+    return base::run_command({.words = std::move(words), .limit_ms = 20'000});
+  };
+  const base::CommandResult nodes = ask({"sinfo", "-h", "-e", "-o", "%D|%c|%m|%G|%P"});
+  if (nodes.exit_code != 0) {
+    facts.silence = nodes.error.substr(0, nodes.error.find('\n'));
+    if (facts.silence.empty()) facts.silence = "sinfo ended with code " + std::to_string(nodes.exit_code);
     return facts;
   }
   facts.nodes = parse_node_groups(nodes.output);
-  const CommandResult mpi = run_command({"srun", "--mpi=list"});
-  if (mpi.code == 0) facts.mpi_types = parse_mpi_types(mpi.output + mpi.errors);
-  facts.has_pyxis = run_command({"srun", "--help"}).output.find("--container-image") != std::string::npos;
+  const base::CommandResult mpi = ask({"srun", "--mpi=list"});
+  if (mpi.exit_code == 0) facts.mpi_types = parse_mpi_types(mpi.output + mpi.error);
+  facts.has_pyxis = ask({"srun", "--help"}).output.find("--container-image") != std::string::npos;
   return facts;
 }
 

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kFail = R"sh(
 fail() { # WHAT FIX
-  printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)"
-                                   "$2" > &2 finish 2
+  printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)" "$2" >&2
+  finish 2
 }
 )sh";
 
@@ -43,38 +43,56 @@ export MASTER_ADDR MASTER_PORT
 constexpr std::string_view kTimeLimit = R"sh(
 # When SLURM will end the job, in seconds since 1970; empty without a limit. `pharos train` reads it.
 PHAROS_TIME_LIMIT_END=
-if [ "$(squeue -h -j "$job" -o %l 2>/dev/null)" != UNLIMITED ]; then
-  PHAROS_TIME_LIMIT_END=$(date -d "$(squeue -h -j "$job" -o %e 2>/dev/null)" +%s 2>/dev/null)
-fi
+limit=$(squeue -h -j "$job" -o '%l %e' 2>/dev/null)
+case $limit in
+  '' | UNLIMITED* | *N/A*) ;;
+  *) PHAROS_TIME_LIMIT_END=$(date -d "${limit#* }" +%s 2>/dev/null) ;;
+esac
 export PHAROS_TIME_LIMIT_END
 )sh";
 
 constexpr std::string_view kSignals = R"sh(
-# `date -d ""` is today's midnight, and a job that is being cancelled has had its tasks told by SLURM already: only a
-# signal to this shell alone is passed on. It goes by scancel, because srun kills the tasks when it gets SIGTERM itself.
-is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ];
-}
-asked_to_end = interrupted = on_term() {
-  interrupted = 1 [-z "$asked_to_end"] || return asked_to_end = 1 if is_running;
-  then scancel-- signal = TERM "$job";
-  fi
+# SLURM tells the tasks itself that the time is running out (--signal) or that the job is cancelled. Only a SIGTERM to
+# this shell alone is passed on, once: a second one would end a rank before it has saved. It goes by scancel, because
+# srun answers SIGTERM by killing the tasks.
+is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ]; }
+asked_to_end=
+on_term() {
+  [ -z "$asked_to_end" ] || return
+  asked_to_end=1
+  if is_running; then scancel --signal=TERM "$job"; fi
 }
 trap on_term TERM
 )sh";
 
 constexpr std::string_view kWait = R"sh(
-log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
-"${srun[@]}" bash -c "$task" pharos-task "${train[@]}" &
-step=$!
+# A job that comes back has the numbers of its steps again, and SLURM's PMIx plug-in refuses a step whose socket of before
+# still lies on a node. srun leaves with 0 then. The next step has the next number.
+steps=0
 while :; do
-  interrupted=
-  wait "$step"
-  code=$?
-  [ -n "$interrupted" ] || break
+  log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
+  # The code goes through a file: an interrupted `wait` of bash can lose it.
+  rm -f "$run_folder/launch.code"
+  (
+    trap : TERM
+    "${srun[@]}" bash -c "$task" pharos-task "${train[@]}"
+    echo $? >"$run_folder/launch.code"
+  ) &
+  step=$!
+  while wait "$step"; kill -0 "$step" 2>/dev/null; do :; done
+  read -r code <"$run_folder/launch.code" || code=137
+  said=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null | grep '^srun: error: ')
+  case $said in *" launch failed: "*) ;; *) break ;; esac
+  [ "$code" != 0 ] || code=1
+  steps=$((steps + 1))
+  [ "$steps" -le "$((${SLURM_RESTART_COUNT:-0} + 2))" ] && [ -z "$asked_to_end" ] && is_running || break
+  echo "pharos launch: SLURM could not start the ranks; once more, as another step." >&2
 done
-# srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault.
-first=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null |
-  sed -n 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' | head -n 1)
+# srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault, and the 3 of
+# ranks that lost a peer comes after the signal that killed the peer.
+first=$(printf '%s\n' "$said" | sed -n -e 's/ (core dumped)$//' \
+  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' \
+  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: \(Killed\|Segmentation fault\|Bus error\|Aborted\)$/128/p' | head -n 1)
 [ "$code" = 0 ] || code=${first:-$code}
 )sh";
 
@@ -143,6 +161,8 @@ std::string settings(const SlurmRequest& request, bool is_batch) {
   text += "host_program=" + quote(request.host_program.string()) + "\n";
   text += "num_nodes=" + std::to_string(job.num_nodes) + "\n";
   text += "MASTER_PORT=${MASTER_PORT:-" + std::to_string(job.master_port) + "}\n";
+  // Elements of an array that get the same first node must not meet each other there.
+  if (is_array) text += "MASTER_PORT=$((MASTER_PORT + SLURM_ARRAY_TASK_ID % 1000))\n";
   return text;
 }
 

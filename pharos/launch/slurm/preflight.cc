@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <set>
 
 #include "pharos/base/text.h"
@@ -20,11 +22,13 @@ bool is_file_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
+enum class PathKind : std::uint8_t { kFolder, kFile, kPrefix };  ///< a prefix is one of .bin and .idx
+
 /// A path of the configuration and what must be there.
 struct NamedPath {
   std::string field;
   std::string path;
-  bool is_prefix = false;  ///< of .bin and .idx
+  PathKind kind = PathKind::kFolder;
 };
 
 bool is_number(const std::string& text) {
@@ -37,19 +41,24 @@ bool is_number(const std::string& text) {
 void add_blend(std::vector<NamedPath>& paths, const std::string& field, const std::vector<std::string>& entries) {
   for (const std::string& entry : entries) {
     if (entries.size() > 1 && is_number(entry)) continue;  // a weight
-    paths.push_back({field, entry, true});
+    paths.push_back({field, entry, PathKind::kPrefix});
   }
 }
 
 std::vector<NamedPath> paths_of(const config::RunConfig& config) {
   std::vector<NamedPath> paths;
-  const auto add = [&paths](const char* field, const std::optional<std::string>& path) {
-    if (path && !path->empty()) paths.push_back({field, *path});
+  const auto add = [&paths](const char* field, const std::optional<std::string>& path,
+                            PathKind kind = PathKind::kFolder) {
+    if (path && !path->empty()) paths.push_back({field, *path, kind});
   };
   add("model.hf_path", config.model.hf_path);
-  add("tokenizer.tokenizer_model", config.tokenizer.tokenizer_model);
-  add("tokenizer.vocab_file", config.tokenizer.vocab_file);
-  add("tokenizer.merge_file", config.tokenizer.merge_file);
+  // A relative name is one of the hub for that tokenizer.
+  const auto& tokenizer = config.tokenizer.tokenizer_model;
+  if (config.tokenizer.tokenizer_type != config::TokenizerType::kHuggingFace ||
+      (tokenizer && tokenizer->starts_with('/')))
+    add("tokenizer.tokenizer_model", tokenizer, PathKind::kFile);
+  add("tokenizer.vocab_file", config.tokenizer.vocab_file, PathKind::kFile);
+  add("tokenizer.merge_file", config.tokenizer.merge_file, PathKind::kFile);
   add("checkpoint.load", config.checkpoint.load);
   add("checkpoint.pretrained_checkpoint", config.checkpoint.pretrained_checkpoint);
   add_blend(paths, "dataset.data_path", config.dataset.data_path);
@@ -58,19 +67,20 @@ std::vector<NamedPath> paths_of(const config::RunConfig& config) {
   return paths;
 }
 
-bool is_there(const fs::path& path, bool is_prefix) {
-  return is_prefix ? is_file_there(path.string() + ".bin") && is_file_there(path.string() + ".idx")
-                   : is_file_there(path);
+bool is_there(const fs::path& path, PathKind kind) {
+  if (kind != PathKind::kPrefix) return is_file_there(path);
+  return is_file_there(path.string() + ".bin") && is_file_there(path.string() + ".idx");
 }
 
 /// The remedy for a path that no mount shows.
 std::string remedy_for_hidden(const NamedPath& named, const ContainerView& view) {
-  const fs::path here = fs::absolute(named.path);
-  if (const auto inside = view.in_container(here); inside && is_there(here, named.is_prefix))
+  const fs::path here = fs::absolute(named.path).lexically_normal();
+  if (!is_there(here, named.kind)) return "It is not on this machine either: correct the path.";
+  if (const auto inside = view.in_container(here))
     return "In the container it is " + inside->string() + ": write " + named.field + "=" + inside->string() + ".";
-  const std::string folder = (named.is_prefix ? here.parent_path() : here).lexically_normal().string();
   if (fs::path(named.path).is_relative())
-    return "The working folder is not in the container; mount it or give an absolute path.";
+    return "The working folder is not in the container: mount it, or give an absolute path that is.";
+  const std::string folder = (named.kind == PathKind::kFolder ? here : here.parent_path()).string();
   return "Add the mount " + folder + ":" + folder + " to --mounts or $MOUNT.";
 }
 
@@ -132,7 +142,11 @@ void check_nodes(const SlurmRequest& request, const std::vector<NodeGroup>& all,
   if (megabytes > 0) {
     check(
         std::to_string(megabytes) + " MiB of memory", "train.micro_batch_size", megabytes,
-        [](const NodeGroup& group) { return group.memory_bytes >> 20; },
+        [](const NodeGroup& group) {
+          // 1 MiB is what SLURM says of a node without RealMemory.
+          const std::int64_t has = group.memory_bytes >> 20;
+          return has > 1 ? has : std::numeric_limits<std::int64_t>::max();
+        },
         "`pharos plan` shows what needs it; take fewer ranks on a node or smaller microbatches.");
   }
 }
@@ -197,11 +211,11 @@ bool check_paths(const config::ResolvedConfig& resolved, const ContainerView* vi
                           .where = resolved.origin_of(named.field).text,
                           .why = "No mount shows it there.",
                           .fix = remedy_for_hidden(named, *view)});
-    } else if (!is_there(*here, named.is_prefix)) {
+    } else if (!is_there(*here, named.kind)) {
       problems.push_back({.what = named.field + " = " + named.path + " does not exist" +
                                   (view == nullptr ? "." : ": it would be " + here->string() + " here."),
                           .where = resolved.origin_of(named.field).text,
-                          .why = named.is_prefix ? "A prefix stands for two files, .bin and .idx." : "",
+                          .why = named.kind == PathKind::kPrefix ? "A prefix stands for two files, .bin and .idx." : "",
                           .fix = "Correct the path."});
     }
     if (problems.size() != before && named.field == "model.hf_path") is_readable = false;

@@ -1,5 +1,5 @@
-// Writes attempts.jsonl while a run lives. Nothing here ever throws or ends a run: a disk that is full or a file that is
-// damaged costs the account, not the training.
+// Writes attempts.jsonl while a run lives. Nothing here ever throws or ends a run: a disk that is full or a file that
+// is damaged costs the account, not the training.
 #pragma once
 
 #include <cstdint>

@@ -120,17 +120,17 @@ AttemptHistory parse_attempts(const std::string& text_of_file) {
   for (std::string one; std::getline(lines, one);) {
     if (one.empty()) continue;
     const json line = json::parse(one, nullptr, false);
-    const auto attempt = line.is_object() ? integer(line, "attempt") : std::nullopt;
+    const std::int64_t attempt = line.is_object() ? integer(line, "attempt").value_or(0) : 0;
     const auto time = line.is_object() ? number(line, "time") : std::nullopt;
     const std::string event = line.is_object() ? text(line, "event") : "";
     const bool is_start = event == "start";
-    if (!attempt || !time || (!is_start && !records.contains(*attempt)) ||
+    if (attempt < 1 || !time || (!is_start && !records.contains(attempt)) ||
         (!is_start && event != "begin" && event != "end")) {
       ++history.num_damaged_lines;
       continue;
     }
-    AttemptRecord& record = records[*attempt];
-    record.number = *attempt;
+    AttemptRecord& record = records[attempt];
+    record.number = attempt;
     if (is_start) {
       read_start(record, line);
     } else if (event == "begin") {

@@ -23,23 +23,23 @@ struct AttemptSeconds {
 struct AttemptRecord {
   std::int64_t number = 1;
   double start = 0;  ///< of rank 0's process
-  std::string run_id;
-  std::string job_id;  ///< of the scheduler; empty: none
-  std::optional<std::int64_t> restart_count;
-  std::vector<std::string> hosts;
+  std::string run_id = {};
+  std::string job_id = {};  ///< of the scheduler; empty: none
+  std::optional<std::int64_t> restart_count = {};
+  std::vector<std::string> hosts = {};
   std::int64_t num_ranks = 1;
 
-  std::optional<double> begin;             ///< when the first step could begin; absent: it ended before
-  std::optional<std::int64_t> first_step;  ///< completed steps at that time
+  std::optional<double> begin = {};             ///< when the first step could begin; absent: it ended before
+  std::optional<std::int64_t> first_step = {};  ///< completed steps at that time
 
   /// Absent in an attempt that runs or that ended without a word.
-  std::optional<double> end;
-  std::string cause;  ///< "done", "signal SIGTERM", "time limit", "exit interval", …, "lost"
-  std::optional<int> exit_code;
-  std::string message;
-  std::optional<std::int64_t> last_step;        ///< completed steps at its end
-  std::optional<std::int64_t> last_saved_step;  ///< of the newest checkpoint known to it
-  AttemptSeconds seconds;
+  std::optional<double> end = {};
+  std::string cause = {};  ///< "done", "signal SIGTERM", "time limit", "exit interval", …, "lost"
+  std::optional<int> exit_code = {};
+  std::string message = {};
+  std::optional<std::int64_t> last_step = {};        ///< completed steps at its end
+  std::optional<std::int64_t> last_saved_step = {};  ///< of the newest checkpoint known to it
+  AttemptSeconds seconds = {};
 };
 
 inline constexpr const char* kAttemptsFile = "attempts.jsonl";

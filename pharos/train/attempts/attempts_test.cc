@@ -87,11 +87,15 @@ TEST_F(AttemptsTest, LostAttemptIsClosedByTheNextStart) {
   const double start = history().attempts[0].start;
   write("metrics.jsonl",
         "{\"step\":5,\"checkpoint_bytes\":1,\"checkpoint_ms\":900}\n"  // of an attempt before
-        "{\"step\":6,\"time\":" + std::to_string(start + 50) + ",\"step_time_ms\":2000,\"data_wait_ms\":500}\n"
-        "{\"step\":6,\"checkpoint_bytes\":1,\"checkpoint_ms\":1000}\n"
-        "{\"step\":7,\"time\":" + std::to_string(start + 60) + ",\"step_time_ms\":3000,\"data_wait_ms\":0}\n"
-        "{\"step\":7,\"validation_loss\":1,\"evaluation_ms\":250}\n"
-        "{\"step\":8,\"ti");
+        "{\"step\":6,\"time\":" +
+            std::to_string(start + 50) +
+            ",\"step_time_ms\":2000,\"data_wait_ms\":500}\n"
+            "{\"step\":6,\"checkpoint_bytes\":1,\"checkpoint_ms\":1000}\n"
+            "{\"step\":7,\"time\":" +
+            std::to_string(start + 60) +
+            ",\"step_time_ms\":3000,\"data_wait_ms\":0}\n"
+            "{\"step\":7,\"validation_loss\":1,\"evaluation_ms\":250}\n"
+            "{\"step\":8,\"ti");
   AttemptLog next(folder_);
   EXPECT_EQ(next.run_id(), "kept");
   ASSERT_EQ(next.notes().size(), 1u);
@@ -118,7 +122,8 @@ TEST_F(AttemptsTest, DamagedLinesCostThemselvesOnly) {
   }
   std::ofstream(folder_ / kAttemptsFile, std::ios::app)
       << "\x01\xff\n[1]\n{\"event\":\"end\",\"attempt\":9,\"time\":1}\n{\"event\":\"start\",\"attempt\":\"x\"}\n"
-         "{\"event\":\"start\",\"attempt\":2,\"time\":1,\"run_id\":7,\"hosts\":[3],\"num_ranks\":\"x\"}\n{\"event\":\"sta";
+         "{\"event\":\"start\",\"attempt\":2,\"time\":1,\"run_id\":7,\"hosts\":[3],\"num_ranks\":\"x\"}\n{\"event\":"
+         "\"sta";
   AttemptLog next(folder_);
   next.start("b", {"node"}, 1, lens::MapEnvironment());
   const AttemptHistory read = history();
@@ -162,9 +167,9 @@ double sum_of_kinds(const GoodputSeconds& seconds) {
 
 TEST(Goodput, StepsThatWereDoneAgainAreLost) {
   // Attempt 1 ran to 12, the second began again at 10; both were resumed at 5, since their checkpoints were damaged.
-  const GoodputReport report = compute_goodput({.attempts = {attempt(1, 0, 30, 0, 12, "lost", 10),
-                                                             attempt(2, 40, 60, 10, 14, "training failure", 10),
-                                                             attempt(3, 70, 100, 5, 20, "done", 20)}});
+  const GoodputReport report = compute_goodput(
+      {.attempts = {attempt(1, 0, 30, 0, 12, "lost", 10), attempt(2, 40, 60, 10, 14, "training failure", 10),
+                    attempt(3, 70, 100, 5, 20, "done", 20)}});
   EXPECT_EQ(report.attempts[0].useful_steps, 5);
   EXPECT_EQ(report.attempts[1].useful_steps, 0);
   EXPECT_EQ(report.attempts[2].useful_steps, 15);
@@ -185,7 +190,10 @@ TEST(Goodput, WhatNoCheckpointHoldsIsLost) {
     std::optional<std::int64_t> saved;
     std::int64_t useful;
   };
-  for (const Case& c : {Case{"done", std::nullopt, 9}, {"time limit", 9, 9}, {"lost", 6, 6}, {"user error", {}, 0},
+  for (const Case& c : {Case{"done", std::nullopt, 9},
+                        {"time limit", 9, 9},
+                        {"lost", 6, 6},
+                        {"user error", {}, 0},
                         {"", 6, 9}}) {  // no end is known: it may still save
     const GoodputReport report = compute_goodput({.attempts = {attempt(1, 0, 30, 0, 9, c.cause, c.saved)}});
     EXPECT_EQ(report.useful_steps, c.useful) << c.cause;
@@ -195,9 +203,9 @@ TEST(Goodput, WhatNoCheckpointHoldsIsLost) {
 
 TEST(Goodput, ClocksThatDisagreeStillAddUp) {
   // The second node's clock is behind; the third attempt has measured more than its own time.
-  const GoodputReport report = compute_goodput({.attempts = {attempt(1, 0, 30, 0, 4, "exit interval", 4),
-                                                             attempt(2, 25, 45, 4, 8, "exit interval", 8),
-                                                             attempt(3, 50, 52, 8, 20, "done", 20)}});
+  const GoodputReport report = compute_goodput(
+      {.attempts = {attempt(1, 0, 30, 0, 4, "exit interval", 4), attempt(2, 25, 45, 4, 8, "exit interval", 8),
+                    attempt(3, 50, 52, 8, 20, "done", 20)}});
   EXPECT_DOUBLE_EQ(report.seconds.wall, 52);
   EXPECT_NEAR(sum_of_kinds(report.seconds), 52, 1e-9);
   for (const AttemptAccount& account : report.attempts) {

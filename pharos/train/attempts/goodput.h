@@ -36,7 +36,7 @@ struct AttemptAccount {
   bool is_open = false;  ///< no end is known: it runs, or it died without a word; counted up to its last sign of life
   std::int64_t steps = 0;
   std::int64_t useful_steps = 0;
-  GoodputSeconds seconds;  ///< `waiting` is the time before this attempt, and part of its `wall`
+  GoodputSeconds seconds = {};  ///< `waiting` is the time before this attempt, and part of its `wall`
 };
 
 struct GoodputReport {
@@ -47,9 +47,9 @@ struct GoodputReport {
   std::int64_t num_damaged_lines = 0;
 };
 
-/// Steps of attempt i that no later attempt did again and that a checkpoint holds, or that the running attempt may still
-/// save. Time of the steps of an attempt is divided by their number. Clocks that stepped back cut an attempt short
-/// rather than make time negative.
+/// Steps of attempt i that no later attempt did again and that a checkpoint holds, or that the running attempt may
+/// still save. Time of the steps of an attempt is divided by their number. Clocks that stepped back cut an attempt
+/// short rather than make time negative.
 GoodputReport compute_goodput(AttemptHistory history);
 
 /// Of a run folder; an attempt without an end is completed from its metrics.jsonl. UserError when there is no

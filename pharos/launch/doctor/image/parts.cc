@@ -112,7 +112,7 @@ constexpr Part kParts[] = {
     {"CUDA_VERSION", find_cuda},       {"UBUNTU_VERSION", find_system},         {"DEBIAN_VERSION", find_system},
     {"GDRCOPY_VERSION", find_gdrcopy}, {"EFA_INSTALLER_VERSION", find_efa},     {"AWS_OFI_NCCL_VERSION", find_plugin},
     {"NCCL_VERSION", find_nccl},       {"NCCL_TESTS_VERSION", find_nccl_tests}, {"NVSHMEM_VERSION", find_nvshmem},
-    {"TORCH_VERSION", find_torch},     {"NSIGHT_SYSTEMS_VERSION", find_nsight},
+    {"TORCH_VERSION", find_torch},     {"PHAROS_VERSION", find_pharos},         {"NSIGHT_SYSTEMS_VERSION", find_nsight},
 };
 
 }  // namespace

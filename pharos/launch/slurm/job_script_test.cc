@@ -1,0 +1,282 @@
+// The scripts are run by a real bash; srun, squeue, scontrol and scancel are stand-ins that write down what they got.
+#include "pharos/launch/slurm/job_script.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "pharos/base/subprocess.h"
+#include "pharos/launch/slurm/test_support.h"
+
+namespace pharos::launch::slurm {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string content(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class JobScript : public testing::FakeSlurmTest {
+ protected:
+  JobScript() {
+    fake("squeue", R"sh(case "$*" in *%T*) cat "$F/state" ;; *) echo "1:00:00 2030-01-01T00:00:00" ;; esac)sh");
+    fake("scontrol", R"sh(
+case $1 in
+  show) [ "$2" = hostnames ] && printf 'localhost\nother\n' ;;
+  *) echo "$*" >>"$F/scontrol" ;;
+esac)sh");
+    // Each task in turn, as SLURM would number it.
+    fake("srun", R"sh(
+words=("$@")
+for i in "${!words[@]}"; do case ${words[i]} in --*) printf '%s\n' "${words[i]}" >>"$F/srun" ;; *) break ;; esac; done
+for rank in 0 1; do
+  (unset F words; SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=2 "${@:i+1}") || code=$?
+done
+[ ! -e "$F/says" ] || cat "$F/says" >&2
+exit "${code:-0}")sh");
+    fake("pharos", R"sh(
+{ printf '<%s>' "$@"; echo; } >>"$F/train"
+echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT ${NOTE:-} $PHAROS_TIME_LIMIT_END" >>"$F/env"
+exit "$(cat "$F/code" 2>/dev/null || echo 0)")sh");
+    fake("nsys", R"sh({ printf '%s ' "$@"; echo; } >>"$F/nsys")sh");
+    base::write_file_atomically(folder / "state", "RUNNING\n");
+    request.job.name = "a job";
+    request.job.recipe = "tiny";
+    request.job.num_nodes = 1;
+    request.job.gpus_per_node = 2;
+    request.job.master_port = free_port();
+    request.job.run_folder = request.task_run_folder = folder / "run folder";
+    request.host_program = folder / "bin/pharos";
+    request.mpi = "none";
+  }
+
+  static std::uint16_t free_port() {
+    const int probe = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(probe, reinterpret_cast<sockaddr*>(&address), size), 0);
+    getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size);
+    close(probe);
+    return ntohs(address.sin_port);
+  }
+
+  base::CommandResult run(const std::string& script, const std::vector<std::string>& variables = {},
+                          const std::string& argument = "1") const {
+    base::write_file_atomically(folder / "script", script);
+    std::vector<std::string> words = {
+        "env", "-u", "MASTER_PORT", "TZ=UTC", "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]"};
+    words.insert(words.end(), variables.begin(), variables.end());
+    words.insert(words.end(), {"bash", "-c", "bash \"$0\" \"$1\" >>\"$2\" 2>&1; c=$?; cat \"$2\"; exit $c",
+                               (folder / "script").string(), argument, (folder / "run folder/slurm-7.log").string()});
+    std::filesystem::create_directories(folder / "run folder");
+    return base::run_command({.words = words});
+  }
+
+  SlurmRequest request;
+};
+
+TEST_F(JobScript, EveryTaskBecomesATrainerWithItsNumbers) {
+  request.job.overrides = {"a=b c", "q='\"$HOME`id`", "line=1\n2", "e=", "s=\\x"};
+  request.job.environment.variables = {{.name = "NOTE", .value = "rank-$SLURM_PROCID", .reason = ""}};
+  for (const bool is_batch : {true, false}) {
+    const base::CommandResult result = run(is_batch ? batch_script(request) : allocation_script(request));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    const std::string words = "<train><tiny><a=b c><q='\"$HOME`id`><line=1\n2><e=><s=\\x><--run-dir><" +
+                              (folder / "run folder").string() + ">\n";
+    EXPECT_EQ(content(folder / "train"), words + words);
+    const std::string meeting = ":" + std::to_string(request.job.master_port) + " ";
+    const std::string all = content(folder / "env");
+    EXPECT_THAT(all, HasSubstr("0 0 2 2 "));
+    EXPECT_THAT(all, HasSubstr(meeting + "rank-0 1893456000\n1 1 2 2 "));
+    EXPECT_THAT(all, HasSubstr(meeting + "rank-1 1893456000\n"));
+    EXPECT_THAT(content(folder / "srun"), HasSubstr("--nodes=1\n--ntasks=2\n--ntasks-per-node=2\n--mpi=none\n"
+                                                    "--kill-on-bad-exit=1\n--cpu-bind=none\n"));
+    for (const char* name : {"train", "env", "srun"}) std::filesystem::remove(folder / name);
+  }
+}
+
+TEST_F(JobScript, ARunThatIsThereIsContinuedByAllRanks) {
+  std::filesystem::create_directories(request.job.run_folder);
+  base::write_file_atomically(request.job.run_folder / "run.yaml", "model: {}\n");
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
+  const std::string words = content(folder / "train");
+  EXPECT_EQ(words.find("<--resume>\n"), words.find('\n') - 10);
+  EXPECT_EQ(words.rfind("<--resume>\n"), words.size() - 11);
+}
+
+TEST_F(JobScript, NsysStandsBeforeTheRanksThatProfile) {
+  request.job.uses_nsys = true;
+  request.job.nsys_ranks = {0};
+  request.job.environment.profile = NetworkProfile::kEfa;
+  request.task_run_folder = "/runs/a";
+  const std::string script = batch_script(request);
+  EXPECT_THAT(script, HasSubstr("nsys profile -t cuda,nvtx -s none --cpuctxsw=none --capture-range=cudaProfilerApi "
+                                "--capture-range-end=stop --enable efa_metrics -o "
+                                "/runs/a/nsys/profile-$(hostname)-rank$RANK.nsys-rep --force-overwrite=true"));
+  EXPECT_EQ(run(script).exit_code, 0);
+  EXPECT_THAT(content(folder / "nsys"), HasSubstr("-rank0.nsys-rep --force-overwrite=true pharos train tiny"));
+  EXPECT_THAT(content(folder / "nsys"), Not(HasSubstr("rank1")));
+  EXPECT_THAT(content(folder / "env"), ::testing::StartsWith("1 1 2 2"));  // the other one, without
+  request.job.environment.profile = NetworkProfile::kIb;
+  request.job.nsys_ranks = {};
+  std::filesystem::remove(folder / "nsys");
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
+  EXPECT_THAT(content(folder / "nsys"),
+              ::testing::AllOf(HasSubstr("rank0"), HasSubstr("rank1"), Not(HasSubstr("efa"))));
+}
+
+TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
+  const struct {
+    int code;              // of the ranks
+    const char* says;      // of srun
+    const char* restarts;  // SLURM_RESTART_COUNT
+    const char* state;
+    int expected;
+    bool is_requeued;
+  } kCases[] = {
+      {0, "", "", "RUNNING", 0, false},
+      {2, "", "", "RUNNING", 2, false},
+      {3, "", "", "RUNNING", 3, false},
+      {17, "", "", "RUNNING", 17, false},
+      {4, "", "", "RUNNING", 4, true},
+      {4, "", "99", "RUNNING", 4, true},
+      {4, "", "", "COMPLETING", 4, false},  // cancelled
+      {16, "", "", "RUNNING", 16, true},
+      {137, "", "2", "RUNNING", 137, true},
+      {137, "", "3", "RUNNING", 137, false},
+      {143, "srun: error: n2: task 1: Exited with exit code 2\nsrun: error: n1: task 0: Terminated\n", "", "RUNNING", 2,
+       false},
+      {143, "srun: error: n1: tasks 0-1: Exited with exit code 4\n", "", "RUNNING", 4, true},
+  };
+  request.is_requeued = true;
+  for (const auto& item : kCases) {
+    base::write_file_atomically(folder / "code", std::to_string(item.code));
+    base::write_file_atomically(folder / "says", item.says);
+    base::write_file_atomically(folder / "state", std::string(item.state) + "\n");
+    std::filesystem::remove(folder / "scontrol");
+    const base::CommandResult result =
+        run(batch_script(request), {"SLURM_RESTART_COUNT=" + std::string(item.restarts)});
+    const std::string what = std::to_string(item.code) + " " + item.restarts + " " + item.state + "\n" + result.output;
+    EXPECT_EQ(result.exit_code, item.expected) << what;
+    EXPECT_EQ(content(folder / "scontrol"), item.is_requeued ? "requeue 7\n" : "") << what;
+    EXPECT_EQ(content(request.job.run_folder / "launch.end"), std::to_string(item.expected) + " 7\n");
+  }
+  request.is_requeued = false;
+  base::write_file_atomically(folder / "state", "RUNNING\n");
+  base::write_file_atomically(folder / "code", "4");
+  std::filesystem::remove(folder / "scontrol");
+  EXPECT_EQ(run(batch_script(request)).exit_code, 4);
+  EXPECT_FALSE(std::filesystem::exists(folder / "scontrol"));
+}
+
+TEST_F(JobScript, ASignalToTheShellIsPassedOnOnceAndTheRanksAreWaitedFor) {
+  // The stand-in signals the batch shell as SLURM does, once more when scancel has come by, and only then ends.
+  fake("srun", R"sh(
+batch=$(awk '/^PPid:/ { print $2 }' /proc/$PPID/status)
+kill -TERM "$batch"
+for i in $(seq 500); do [ ! -e "$F/scancel" ] || { kill -TERM "$batch"; break; }; sleep 0.01; done
+exit 4)sh");
+  fake("scancel", R"sh(echo "$*" >>"$F/scancel")sh");
+  EXPECT_EQ(run(batch_script(request)).exit_code, 4);
+  EXPECT_EQ(content(folder / "scancel"), "--signal=TERM 7\n");
+}
+
+TEST_F(JobScript, ALaterJobOfAChainLeavesWhenTheRunIsOver) {
+  request.is_chained = true;
+  const std::string script = batch_script(request);
+  std::filesystem::create_directories(request.job.run_folder);
+  for (const auto& [end, is_run] : {std::pair("0 6\n", false), {"2 6\n", false}, {"4 6\n", true}, {"137 6\n", true}}) {
+    base::write_file_atomically(request.job.run_folder / "launch.end", end);
+    std::filesystem::remove(folder / "train");
+    EXPECT_EQ(run(script, {}, "2").exit_code, is_run ? 0 : std::stoi(end)) << end;
+    EXPECT_EQ(std::filesystem::exists(folder / "train"), is_run) << end;
+  }
+  // The first job of a new chain does what it was submitted for.
+  base::write_file_atomically(request.job.run_folder / "launch.end", "0 6\n");
+  std::filesystem::remove(folder / "train");
+  EXPECT_EQ(run(script).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "train"));
+}
+
+TEST_F(JobScript, ATaskOfAnArrayHasItsOwnFolderAndOverrides) {
+  request.array = "3-5";
+  request.job.overrides = {"rng.seed=%a"};
+  const base::CommandResult result = run(batch_script(request), {"SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=4"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(content(folder / "train"), HasSubstr("<rng.seed=4><--run-dir><" + (folder / "run folder/4>").string()));
+  EXPECT_EQ(content(folder / "run folder/4/launch.end"), "0 7_4\n");
+}
+
+TEST_F(JobScript, AMeetingPlaceThatCannotBeIsSaidBeforeTheTasksStart) {
+  const int taken = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(taken, 8), 0);
+  getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size);
+  fake("getent", "[ \"$2\" != localhost ] || echo 127.0.0.1 localhost");
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  base::CommandResult result = run(batch_script(request), {"MASTER_PORT=" + port});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, HasSubstr("Port " + port + " of 127.0.0.1 is taken"));
+  close(taken);
+  fake("scontrol", "[ \"$2\" != hostnames ] || echo nowhere");
+  result = run(allocation_script(request));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, HasSubstr("MASTER_ADDR: the name 'nowhere' of the first node has no address here"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "srun"));
+}
+
+TEST_F(JobScript, WithoutScontrolThisProgramReadsTheNodeList) {
+  fake("scontrol", "exit 1");
+  fake("pharos", R"sh(if [ "$1" = launch ]; then echo "$*" >>"$F/asked"; echo localhost; fi)sh");
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
+  EXPECT_EQ(content(folder / "asked"), "launch --expand-nodes n[1-2]\n");
+}
+
+TEST_F(JobScript, HeaderAndContainerWords) {
+  request.job.container =
+      ContainerRequest{.image = "/i/a b.sqsh", .name = "n", .mounts = {"/a:/b", "/c:/d:ro"}, .work_folder = "/b"};
+  request.job.run_folder = "/r/50%";
+  request.asks_for_gpus = true;
+  request.time = "1:00:00";
+  request.array = "0-3%2";
+  request.variables = {"TOKEN"};
+  request.sbatch_arguments = {"--comment=say \"x\\y\""};
+  request.srun_arguments = {"--label"};
+  const std::string script = batch_script(request);
+  EXPECT_THAT(script, ::testing::StartsWith("#!/bin/bash\n"
+                                            "#SBATCH \"--job-name=a job\"\n"
+                                            "#SBATCH --nodes=1\n"
+                                            "#SBATCH --ntasks-per-node=2\n"
+                                            "#SBATCH --gpus-per-node=2\n"
+                                            "#SBATCH --exclusive\n"
+                                            "#SBATCH --time=1:00:00\n"
+                                            "#SBATCH --array=0-3%2\n"
+                                            "#SBATCH --signal=TERM@120\n"
+                                            "#SBATCH --output=/r/50%%/slurm-%A_%a.log\n"
+                                            "#SBATCH --open-mode=append\n"
+                                            "#SBATCH --no-requeue\n"
+                                            "#SBATCH --export=ALL,TOKEN\n"
+                                            "#SBATCH \"--comment=say \\\"x\\\\y\\\"\"\n"
+                                            "set -u\n"));
+  EXPECT_THAT(script, HasSubstr("  --gpus-per-node=2\n  '--container-image=/i/a b.sqsh'\n"
+                                "  --container-mounts=/a:/b,/c:/d:ro\n  --container-name=n\n"
+                                "  --container-workdir=/b\n  --container-env=TOKEN\n  --label\n)\n"));
+  request.sbatch_arguments = {"a\nb"};
+  EXPECT_THROW(batch_script(request), base::UserError);
+}
+
+}  // namespace
+}  // namespace pharos::launch::slurm

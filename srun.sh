@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Trains a recipe on all nodes of a SLURM allocation: `pharos launch` in a page of shell. It needs no Pharos on this
+# machine, only in the image or on the nodes.
+#
+#   salloc --nodes=2 --exclusive
+#   ./srun.sh [--nsys] RECIPE [key=value …]
+#
+# Variables, with what holds when they are not set:
+#   SQSH           image of the tasks         ./pharos+latest.sqsh if it is there, else none; SQSH= : none
+#   MOUNT          what the container shows   .:/workspace/pharos,/fsx:/fsx (of these, what is there)
+#   GPUS_PER_NODE  ranks of a node            8
+#   MASTER_PORT    where the ranks meet       29500
+#   RUN_DIR        folder of the run          runs/RECIPE-JOB; a run that is in it is continued
+#   PROFILE        network of the nodes       efa (or ib, tcp)
+#   MPI            --mpi of srun              pmix
+#   PHAROS         the program in the tasks   pharos
+# docs/cluster/launch.md
+set -euo pipefail
+
+fail() { # WHAT FIX
+  printf 'error: %s\n  fix: %s\n' "$1" "$2" >&2
+  exit 2
+}
+
+nsys=
+if [ "${1:-}" = --nsys ]; then
+  nsys=1
+  shift
+fi
+case ${1:-} in
+  '' | -*) fail "usage: ./srun.sh [--nsys] RECIPE [key=value …]" "Name a recipe, for example ./srun.sh quickstart." ;;
+esac
+[ -n "${SLURM_JOB_ID:-}" ] || fail "This shell is not in a SLURM allocation: SLURM_JOB_ID is not set." \
+  "Run salloc first, or submit with pharos launch."
+command -v srun >/dev/null || fail "There is no srun in PATH." "Load the SLURM module of this cluster."
+
+recipe=$1
+shift
+gpus_per_node=${GPUS_PER_NODE:-8}
+num_nodes=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
+[[ $gpus_per_node =~ ^[1-9][0-9]*$ ]] || fail "GPUS_PER_NODE = '$gpus_per_node' is not a whole number." "Correct or unset it."
+name=${recipe##*/}
+run_folder=${RUN_DIR:-runs/${name%.yaml}-$SLURM_JOB_ID}
+profile=${PROFILE:-efa}
+pharos=${PHAROS:-pharos}
+
+# The container, where there is one. Its working folder is this one, so that relative paths mean the same.
+container=()
+if [ -z "${SQSH+set}" ] && [ -e pharos+latest.sqsh ]; then SQSH="pharos+latest.sqsh"; fi
+if [ -n "${SQSH:-}" ]; then
+  [ -f "$SQSH" ] || fail "There is no image '$SQSH'." "Make it with make image, or set SQSH."
+  IFS=, read -r -a entries <<<"${MOUNT:-.:/workspace/pharos,/fsx:/fsx}"
+  mounts=
+  for entry in "${entries[@]}"; do
+    source=${entry%%:*}
+    if [ ! -e "$source" ]; then
+      [ -z "${MOUNT:-}" ] || fail "The source '$source' of the mount '$entry' does not exist." "Correct MOUNT."
+      continue
+    fi
+    source=$(realpath "$source")
+    case $entry in *:*) target=${entry#*:} ;; *) target=$source ;; esac
+    mounts+=${mounts:+,}$source:$target
+    if [ "$source" = "$(realpath .)" ]; then container+=("--container-workdir=${target%%:*}"); fi
+  done
+  container+=("--container-image=$(realpath "$SQSH")")
+  if [ -n "$mounts" ]; then container+=("--container-mounts=$mounts"); fi
+fi
+
+# Where the ranks meet: the first node.
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+host=${hosts%%$'\n'*}
+MASTER_ADDR=$(getent hosts "$host" | awk '{ print $1; exit }') || true
+if [ -z "$MASTER_ADDR" ]; then # SLURM may know an address that DNS does not
+  MASTER_ADDR=$(scontrol show node "$host" --oneliner | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')
+  getent hosts "${MASTER_ADDR:-$host}" >/dev/null ||
+    fail "MASTER_ADDR: the name '$host' of the first node has no address here." "Add it to DNS or /etc/hosts."
+fi
+MASTER_PORT=${MASTER_PORT:-29500}
+# shellcheck disable=SC2016 # the inner shell expands it
+if timeout 5 bash -c 'exec 3<>"/dev/tcp/$1/$2"' connect "$MASTER_ADDR" "$MASTER_PORT" 2>/dev/null; then
+  fail "Port $MASTER_PORT of $MASTER_ADDR is taken: the ranks cannot meet there." "Choose another one: MASTER_PORT=… ./srun.sh …"
+fi
+export MASTER_ADDR MASTER_PORT
+
+overrides=(train.exit_signal_handler=true)
+ranks=0
+if [ -n "$nsys" ]; then
+  overrides+=(profiling.use_nsys_profiler=true)
+  for word in "$@"; do
+    case $word in profiling.profile_ranks=*) ranks=$(tr -c '0-9\n' ' ' <<<"${word#*=}") ;; esac
+  done
+fi
+resume=()
+mkdir -p "$run_folder${nsys:+/nsys}"
+if [ -s "$run_folder/run.yaml" ]; then resume=(--resume); fi # one decision for all ranks
+
+# Each rank: SLURM's numbers under the names of torchrun, the environment, then the trainer in its place: a profiler sees
+# one process per rank.
+# shellcheck disable=SC2016 # the task expands it
+task='
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+pharos=$1 profile=$2 nsys_ranks=$3 run_folder=$4
+shift 4
+words=("$@")
+for i in "${!words[@]}"; do case ${words[i]} in --*) unset "words[i]" ;; esac; done
+lines=$("$pharos" env show "${words[@]}" --profile "$profile" --nodes "$SLURM_NNODES" --gpus-per-node "$LOCAL_WORLD_SIZE" --export) || exit
+eval "$lines"
+set -- "$pharos" train "$@" --run-dir "$run_folder"
+case " $nsys_ranks " in
+  *" $RANK "* | " all ")
+    metrics=
+    [ "$profile" != efa ] || metrics="--enable efa_metrics"
+    set -- nsys profile -t cuda,nvtx -s none --cpuctxsw=none --capture-range=cudaProfilerApi --capture-range-end=stop \
+      $metrics -o "$run_folder/nsys/profile-$(hostname)-rank$RANK.nsys-rep" --force-overwrite=true "$@" ;;
+esac
+exec "$@"
+'
+if [ -z "$nsys" ]; then ranks=none; elif [ -z "${ranks// /}" ]; then ranks=all; fi
+export LOCAL_WORLD_SIZE=$gpus_per_node
+exec srun --nodes="$num_nodes" --ntasks="$((num_nodes * gpus_per_node))" --ntasks-per-node="$gpus_per_node" \
+  --mpi="${MPI:-pmix}" --kill-on-bad-exit=1 --cpu-bind=none --export=ALL "${container[@]}" \
+  bash -c "$task" pharos-task "$pharos" "$profile" "$ranks" "$run_folder" "$recipe" "${overrides[@]}" "$@" "${resume[@]}"
