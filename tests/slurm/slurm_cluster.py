@@ -17,7 +17,7 @@ import time
 
 NODES = ("n1", "n2")
 START_S = 60  # for a daemon that does not come up, or a job that never reaches its state: the test fails then
-JOB_S = 180
+JOB_S = 120
 ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
 INSIDE = "PHAROS_TEST_NAMESPACES"
 
@@ -231,7 +231,9 @@ class SlurmCluster:
         """As if the machine had lost power: its slurmd, the steps' slurmstepd and all that they run."""
         tasks = self._processes_with(f"SLURMD_NODENAME={name}")
         steps = {parent for pid in tasks if (parent := parent_of(pid)) and command_of(parent).startswith("slurmstepd")}
-        self.processes.pop(name).kill()
+        slurmd = self.processes.pop(name)
+        slurmd.kill()
+        slurmd.wait()
         for pid in [*steps, *tasks]:
             kill(pid)
 
