@@ -285,6 +285,11 @@ std::optional<std::filesystem::path> find_program(const std::string& name) {
 std::string shell_line(const std::vector<std::string>& words) {
   std::vector<std::string> quoted;
   for (const std::string& word : words) {
+    if (const auto nul = word.find('\0'); nul != std::string::npos) {
+      throw UserError({.what = "A word of a command line holds a NUL byte, which no command line can carry.",
+                       .where = "'" + word.substr(0, nul) + "'",
+                       .fix = "Leave the byte out."});
+    }
     if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) {
       quoted.push_back(word);
       continue;

@@ -18,7 +18,7 @@ namespace pharos::base {
 /// folder of PATH. None when there is no such file.
 std::optional<std::filesystem::path> find_program(const std::string& name);
 
-/// `words` as a line for a POSIX shell, quoted where needed.
+/// `words` as a line for a POSIX shell, quoted where needed. UserError for a NUL byte.
 std::string shell_line(const std::vector<std::string>& words);
 
 /// A signal asked this process to end while a command ran under an InterruptGuard. The command has been ended.

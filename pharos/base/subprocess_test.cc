@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pharos/base/error.h"
@@ -91,7 +93,9 @@ TEST(Subprocess, ALimitEndsTheWholeGroup) {
   const CommandResult result = run_command(command);
   EXPECT_TRUE(result.timed_out);
   EXPECT_EQ(result.exit_code, 128 + SIGTERM);
-  EXPECT_FALSE(is_alive(result.output.substr(0, result.output.find('\n'))));
+  const std::string child = result.output.substr(0, result.output.find('\n'));
+  for (int i = 0; i < 500 && is_alive(child); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(is_alive(child));  // told to end; when it has ended is for the kernel
 }
 
 TEST(Subprocess, AProcessThatIsLeftBehindIsNotWaitedFor) {
@@ -134,6 +138,7 @@ TEST(Subprocess, ASignalUnderTheGuardEndsTheCommandAndNotTheProcess) {
 TEST(Subprocess, ShellLinesComeBackAsTheyWere) {
   const std::vector<std::string> words = {"printf", "%s|", "plain", "", "with space", "it's", "$HOME", "a=b"};
   EXPECT_EQ(run_command(shell(shell_line(words))).output, "plain||with space|it's|$HOME|a=b|");
+  EXPECT_THROW(shell_line({"fine", std::string("a\0b", 3)}), UserError);
 }
 
 TEST(Subprocess, LastLines) {

@@ -319,7 +319,7 @@ TEST(Notes, TellOnceWhatHasNoEffect) {
 
 TEST(Notes, TellWhatAProfilingWindowWillNotCapture) {
   const auto warnings = [](std::vector<std::string> overrides) {
-    overrides.push_back("profiling.use_nsys_profiler=true");
+    overrides.insert(overrides.end(), {"profiling.use_nsys_profiler=true", "train.micro_batch_size=4"});
     return prepare({.recipe = "llama_27m", .overrides = std::move(overrides)}, 2, Purpose::kTrain).warnings;
   };
   EXPECT_THAT(warnings({"profiling.profile_step_start=7", "profiling.profile_step_end=7"}),
