@@ -49,7 +49,7 @@ class AttemptsTest(ProgramTest):
             [PROGRAM, "train", str(RECIPE), f"data={self.data}", "--run-dir", str(folder), *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **options,
         )
-        self.addCleanup(lambda: (started.kill(), started.communicate()))
+        self.addCleanup(lambda: (started.kill(), started.wait(), started.stdout.close()))
         return started
 
     def wait_for(self, condition, started):
@@ -166,7 +166,7 @@ class Signals(AttemptsTest):
         started = self.start(folder, FIXED_BATCH, "train.train_iters=100000", "checkpoint.save_interval=100000", "--nproc", "2")
         self.wait_for(lambda: (folder / "metrics.jsonl").exists() and len(losses(folder)) > 2, started)
         children = pathlib.Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
-        self.check_flood(folder, started, [started.pid, *map(int, children)])
+        self.check_flood(folder, started, [*map(int, children)])
 
     def test_during_set_up(self):
         """As soon as it can be caught: the run leaves for a requeue, and goes on as if nothing had been."""
