@@ -43,7 +43,7 @@ def container_variables(folder):
     image = folder / "image.sqsh"
     subprocess.run(["mksquashfs", root, image, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
     libraries = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True).stdout
-    mounts = {pathlib.Path(path).resolve().parent for path in re.findall(r"=> (/\S+)", libraries)} | {pathlib.Path(PROGRAM).resolve().parent}
+    mounts = {pathlib.Path(path).resolve().parent for path in re.findall(r"=> (/\S+)", libraries)} | {pathlib.Path(PROGRAM).resolve().parent, RECIPE.parent}
     mounts = sorted(str(mount) for mount in mounts if not mount.is_relative_to("/usr"))
     return {"SQSH": str(image), "MOUNT": ",".join(f"{mount}:{mount}" for mount in ("/usr", "/etc", *mounts, folder)),
             "PATH": f"{CONTAINERS}:/opt/pharos/bin:{os.environ['PATH']}"}
