@@ -316,7 +316,7 @@ class CpuImageTest(ProgramTest):
             test ! -e /etc/apt/apt.conf.d/99mmdebstrap
             pharos recipes list > /results/recipes
             if pharos --help | grep -q ' doctor '; then pharos doctor --image; fi
-            pharos train quickstart data=/run-data/tiny train.train_iters=2 --run-dir /results/quickstart
+            pharos train quickstart data=/run-data/tiny train.train_iters=2 validation.eval_iters=2 --run-dir /results/quickstart
             pharos train /recipe.yaml data=/run-data/tiny train.train_iters=4 --nproc 2 train.rampup_batch_size=null --run-dir /results/tiny
             exit 7
             """,

@@ -4,6 +4,7 @@ FAKE_CUDA names a folder with stand-ins of libcudart, libnvToolsExt and libnvidi
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -26,6 +27,13 @@ def wait_until(condition, what, seconds=60):
             raise AssertionError(f"waited {seconds} s for {what}")
         time.sleep(0.005)
     return found
+
+
+def cuda_runtime_is_here():
+    for name in ("libcudart.so.13", "libcudart.so.12", "libcudart.so"):
+        with contextlib.suppress(OSError):
+            return bool(ctypes.CDLL(name))
+    return False
 
 
 class Window(ProgramTest):
@@ -88,9 +96,9 @@ class Window(ProgramTest):
         folder = self.folder / "operators"
         self.assert_exit(self.profiled(folder, start=0, end=1), 0)
         pushed = [call for call in self.calls(folder) if call.startswith("push")]
-        self.assertTrue(all("::" in call or "Backward" in call for call in pushed), pushed[:20])
-        self.assertTrue(pushed)
-        self.assertFalse([call for call in pushed if "sizes" in call])
+        self.assertIn("push aten::copy_", pushed)
+        self.assertFalse([call for call in pushed if "megatron." in call or "training_step" in call])
+        self.assertFalse([call for call in pushed if "sizes = " in call])
         self.assertEqual(self.window_calls(folder), ["start after 0 steps", "stop after 1 steps"])
 
     def test_early_exit_then_resume_inside_then_beyond(self):
@@ -106,7 +114,7 @@ class Window(ProgramTest):
         self.assertEqual(self.window_calls(folder), ["start after 3 steps", "stop after 5 steps"])
         self.calls_path(folder).unlink()
         # Resumes beyond: never.
-        finished = self.profiled(folder, "--resume", "train.train_iters=8", start=2, end=5)
+        finished = self.profiled(folder, "--resume", "train.train_iters=8", "scheduler.override_opt_param_scheduler=true", start=2, end=5)
         self.assert_exit(finished, 0)
         self.assertEqual(self.calls(folder), [])
         self.assertEqual(finished.stdout.count("nothing is captured, the run continues at step 6"), 1)
@@ -134,7 +142,7 @@ class Window(ProgramTest):
         finished = self.profiled(folder, "optimizer.lr=1e30", "optimizer.min_lr=1e29", "scheduler.lr_warmup_iters=0", start=0, end=6)
         self.assert_exit(finished, 3)
         calls = self.window_calls(folder)
-        self.assertEqual(calls[0], "start after 0 steps")
+        self.assertEqual(calls[:1], ["start after 0 steps"], finished.stdout)
         self.assertEqual(len(calls), 2, calls)
         self.assertEqual(self.calls(folder)[-1], calls[1])
 
@@ -152,6 +160,8 @@ class Window(ProgramTest):
         self.assert_exit(finished, 0)
         self.assertIn("the window is empty, nothing is captured", finished.stdout)
         self.assertIn("profiling.profile_ranks names rank 5; the job has ranks 0 to 0.", finished.stdout)
+        if cuda_runtime_is_here():
+            self.skipTest("this machine has a CUDA runtime")
         folder = self.folder / "without_library"
         finished = self.train(folder, *SHORT, "profiling.use_nsys_profiler=true", "profiling.profile_step_start=2", "profiling.profile_step_end=4")
         self.assert_exit(finished, 0)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "pharos/base/clock.h"
@@ -17,6 +18,13 @@ SignalQueue::SignalQueue() {
     sigaddset(&signals_, signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals_, &mask_before_);
+  // One that comes when the ranks have ended would otherwise take the place of the job's exit code. A handler, unlike
+  // SIG_IGN, is not passed on to the ranks.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_DFL) std::signal(signal, [](int) {});
+  }
   struct sigaction standard = {};  // where SIGCHLD is ignored, the kernel drops how a child ended
   standard.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &standard, &child_action_before_);

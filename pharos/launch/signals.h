@@ -9,7 +9,8 @@
 namespace pharos::launch {
 
 /// While this lives, the signals that a job acts on (SIGCHLD; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2; SIGTSTP and
-/// SIGCONT) are blocked in this thread, and orphaned descendants become children of this process.
+/// SIGCONT) are blocked in this thread, and orphaned descendants become children of this process. SIGINT, SIGTERM and
+/// SIGHUP do not end the process afterwards either: it is about to say how the job ended.
 class SignalQueue {
  public:
   SignalQueue();

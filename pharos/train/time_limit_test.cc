@@ -28,7 +28,7 @@ TEST(TimeLimit, LauncherComesBeforeSlurm) {
   for (const Case& c : kCases)
     EXPECT_EQ(find_time_limit_end(lens::MapEnvironment(c.variables)), c.end) << testing::PrintToString(c.variables);
   for (const char* wrong : {"soon", "12:00", "1e999", "nan", "-3", "0"}) {
-    const lens::MapEnvironment environment({{"PHAROS_TIME_LIMIT_END", wrong}});
+    const lens::MapEnvironment environment(std::map<std::string, std::string>{{"PHAROS_TIME_LIMIT_END", wrong}});
     EXPECT_THROW(find_time_limit_end(environment), base::UserError) << wrong;
   }
 }

@@ -18,7 +18,7 @@ std::string find_device(std::int64_t local_rank);
 std::vector<launch::Measurement> measure_gemm(const std::string& device, std::optional<std::int64_t> local_rank);
 std::vector<launch::Measurement> measure_bandwidth(const std::string& device, std::optional<std::int64_t> local_rank);
 
-/// Version of the libtorch this program runs with, for example "2.13.0+cpu".
+/// Version of the libtorch this program was built with, for example "2.13.0".
 std::string libtorch_version();
 
 }  // namespace pharos::cli

@@ -71,6 +71,7 @@ class Doctor {
     node_.root = arguments.system_root;
     node_.host = own_host(environment_);
     node_.num_gpus = arguments.num_gpus;
+    node_.has_other_ranks = ranks_.local_world_size > 1;
     node_.shared_folder = arguments.shared_folder;
     node_.run_folder = arguments.run_folder;
     node_.temporary_folder = fs::temp_directory_path(ignored_).string();
@@ -166,7 +167,7 @@ class Doctor {
     const JobCheckOptions options{
         .ranks = ranks_,
         .arrival_limit = std::min<std::chrono::milliseconds>(std::chrono::seconds(arguments_.arrival_timeout_s),
-                                                             milliseconds_until(deadline_ns_)),
+                                                             milliseconds_until(deadline_ns_ - kSecondNs)),
         .call_limit = milliseconds_until(deadline_ns_),
         .shared_folder = arguments_.shared_folder,
         .only = arguments_.only};

@@ -30,6 +30,7 @@ struct Node {
   std::filesystem::path root = "/";  ///< /proc, /sys and /dev are read below it
   std::string host;
   std::optional<std::int64_t> num_gpus;  ///< expected; nullopt: as many as there are
+  bool has_other_ranks = false;          ///< of this job on this node, which use its devices at the same time
   std::string shared_folder;             ///< of all nodes; empty: not tested
   std::string run_folder = ".";
   std::string temporary_folder = "/tmp";

@@ -57,9 +57,7 @@ constexpr std::string_view kSignals = R"sh(
 # srun answers SIGTERM by killing the tasks.
 is_running() { [ "$(squeue -h -j "$job" -o %T 2>/dev/null)" = RUNNING ]; }
 asked_to_end=
-interrupted=
 on_term() {
-  interrupted=1
   [ -z "$asked_to_end" ] || return
   asked_to_end=1
   if is_running; then scancel --signal=TERM "$job"; fi
@@ -73,14 +71,16 @@ constexpr std::string_view kWait = R"sh(
 steps=0
 while :; do
   log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
-  "${srun[@]}" bash -c "$task" pharos-task "${train[@]}" &
+  # The code goes through a file: an interrupted `wait` of bash can lose it.
+  rm -f "$run_folder/launch.code"
+  (
+    trap : TERM
+    "${srun[@]}" bash -c "$task" pharos-task "${train[@]}"
+    echo $? >"$run_folder/launch.code"
+  ) &
   step=$!
-  while :; do
-    interrupted=
-    wait "$step"
-    code=$?
-    [ -n "$interrupted" ] || break
-  done
+  while wait "$step"; kill -0 "$step" 2>/dev/null; do :; done
+  read -r code <"$run_folder/launch.code" || code=137
   said=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null | grep '^srun: error: ')
   case $said in *" launch failed: "*) ;; *) break ;; esac
   [ "$code" != 0 ] || code=1

@@ -181,8 +181,9 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
 TEST_F(JobScript, ASignalToTheShellIsPassedOnOnceAndTheRanksAreWaitedFor) {
   // The stand-in signals the batch shell as SLURM does, once more when scancel has come by, and only then ends.
   fake("srun", R"sh(
-kill -TERM $PPID
-for i in $(seq 500); do [ ! -e "$F/scancel" ] || { kill -TERM $PPID; break; }; sleep 0.01; done
+batch=$(awk '/^PPid:/ { print $2 }' /proc/$PPID/status)
+kill -TERM "$batch"
+for i in $(seq 500); do [ ! -e "$F/scancel" ] || { kill -TERM "$batch"; break; }; sleep 0.01; done
 exit 4)sh");
   fake("scancel", R"sh(echo "$*" >>"$F/scancel")sh");
   EXPECT_EQ(run(batch_script(request)).exit_code, 4);

@@ -57,8 +57,7 @@ TEST(Mounts, GiveAPathItsNameOnTheOtherSide) {
   };
   for (const auto& [inside, here] : kCases) {
     const auto path = view.on_host(inside);
-    EXPECT_EQ(path.has_value(), here != nullptr) << inside;
-    if (path && here != nullptr) EXPECT_EQ(path->string(), here) << inside;
+    EXPECT_EQ(path.value_or(""), here == nullptr ? "" : here) << inside;
   }
   EXPECT_EQ(view.in_container("/home/me/runs/a"), "/workspace/pharos/runs/a");
   EXPECT_EQ(view.in_container("/fsx/a/b"), "/data/b");

@@ -121,7 +121,7 @@ TEST(VersionsCheck, DriverAndModules) {
 }
 
 TEST(ContainerCheck, MountsThatWereAskedFor) {
-  RecordedNode recorded({{"MOUNT", ".:/workspace,/fsx:/fsx"}});
+  RecordedNode recorded(std::map<std::string, std::string>{{"MOUNT", ".:/workspace,/fsx:/fsx"}});
   recorded.write("/proc/self/mounts", "overlay / overlay rw 0 0\n10.0.0.1@tcp:/x /fsx lustre ro,flock 0 0");
   recorded.write("/workspace/run.yaml", "x");
   const Findings findings = check_container(recorded.node());

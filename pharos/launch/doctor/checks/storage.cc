@@ -26,7 +26,7 @@ constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
 /// The folder, or the nearest around it that is there: the run folder may not have been made yet.
 fs::path existing_part(const std::string& folder) {
   std::error_code ignored;
-  fs::path path = fs::absolute(folder, ignored);
+  fs::path path = fs::absolute(folder, ignored).lexically_normal();
   while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
   return path;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <map>
 #include <regex>
 
@@ -111,9 +112,9 @@ void judge_use(const GpuFacts& gpu, Finding& finding) {
 
 Finding judge_gpu(const GpuFacts& gpu, std::size_t index) {
   Finding finding{.check = "gpu", .subject = std::to_string(index), .value = gpu.name};
+  if (gpu.free_bytes) finding.value += ", " + base::format_bytes(static_cast<double>(*gpu.free_bytes)) + " free of";
   if (gpu.memory_bytes) {
-    finding.value += ", " + base::format_bytes(static_cast<double>(gpu.free_bytes.value_or(0))) + " free of " +
-                     base::format_bytes(static_cast<double>(*gpu.memory_bytes));
+    finding.value += (gpu.free_bytes ? " " : ", ") + base::format_bytes(static_cast<double>(*gpu.memory_bytes));
   }
   if (gpu.temperature_celsius) finding.value += ", " + std::to_string(*gpu.temperature_celsius) + " °C";
   if (gpu.clock_mhz) finding.value += ", " + std::to_string(*gpu.clock_mhz) + " MHz";
@@ -123,6 +124,16 @@ Finding judge_gpu(const GpuFacts& gpu, std::size_t index) {
   judge_speed(gpu, finding);
   judge_use(gpu, finding);
   return finding;
+}
+
+/// Other ranks of this program measure the devices while this one looks at them.
+void leave_out_own_ranks(GpuFacts& gpu) {
+  std::error_code ignored;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  std::erase_if(gpu.processes, [&](std::int64_t process) {
+    return std::filesystem::read_symlink("/proc/" + std::to_string(process) + "/exe", ignored) == own;
+  });
+  gpu.free_bytes.reset();
 }
 
 /// Whole text of /dev/kmsg, or what is there before reading it is refused. It never waits.
@@ -207,7 +218,9 @@ Findings judge_xid_events(const std::vector<XidEvent>& events) {
 
 Findings check_gpu(const Node& node) {
   const bool has_device_files = node.exists("/dev/nvidiactl");
-  Findings findings = judge_gpus(read_nvml(node.nvml_library), node.num_gpus, has_device_files);
+  NvmlResult nvml = read_nvml(node.nvml_library);
+  if (node.has_other_ranks) std::for_each(nvml.facts.devices.begin(), nvml.facts.devices.end(), leave_out_own_ranks);
+  Findings findings = judge_gpus(nvml, node.num_gpus, has_device_files);
   for (Finding& finding : judge_xid_events(find_xid_events(read_kernel_log(node))))
     findings.push_back(std::move(finding));
   return findings;

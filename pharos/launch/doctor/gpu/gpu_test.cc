@@ -41,7 +41,7 @@ struct Case {
 
 TEST(Gpu, EachFaultHasItsVerdict) {
   const Case cases[] = {
-      {"NVIDIA H200, 140.00 GiB free of 141.00 GiB, 35 °C, 345 MHz of 1980 MHz", Verdict::kOk, [](GpuFacts&) {}},
+      {"NVIDIA H200, 140 GiB free of 141 GiB, 35 °C, 345 MHz of 1980 MHz", Verdict::kOk, [](GpuFacts&) {}},
       {"3 uncorrected", Verdict::kFailure, [](GpuFacts& gpu) { gpu.uncorrected_errors = 3; }},
       {"could not be remapped", Verdict::kFailure, [](GpuFacts& gpu) { gpu.has_failed_rows = true; }},
       {"waits to be remapped", Verdict::kWarning, [](GpuFacts& gpu) { gpu.has_pending_rows = true; }},

@@ -8,10 +8,7 @@
 namespace pharos::launch {
 namespace {
 
-using ::testing::ElementsAre;
 using testing::find;
-using ::testing::HasSubstr;
-using ::testing::Pair;
 using testing::RecordedNode;
 
 struct Case {

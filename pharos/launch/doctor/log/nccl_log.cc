@@ -46,12 +46,9 @@ void read_network(std::string_view line, NcclLog& log) {
     if (contains(line, "via NET/Socket")) ++log.num_socket_channels;
     if (contains(line, "/GDRDMA")) ++log.num_direct_channels;
   }
-  // "libnccl-net.so: cannot open …" is harmless on a machine that needs no plug-in; the verdict tells which it is.
-  const bool is_plugin_line =
-      contains(line, "NET/Plugin") && (contains(line, "libnccl-net") || contains(line, "No plugin found"));
-  if (is_plugin_line &&
-      (contains(line, "cannot open") || contains(line, "Could not find") || contains(line, "No plugin found")))
-    log.has_plugin_failed = true;
+  if (contains(line, "NET/Plugin") && (contains(line, "libnccl-net") || contains(line, "No plugin found")))
+    log.lacks_plugin = log.lacks_plugin || contains(line, "cannot open") || contains(line, "Could not find") ||
+                       contains(line, "No plugin found");
   if (contains(line, "NET/OFI") &&
       (contains(line, "Couldn't find any optimal provider") || contains(line, "Could not find any optimal provider") ||
        contains(line, "No eligible providers were found")))
@@ -98,8 +95,9 @@ Finding judge_network(const NcclLog& log) {
   } else if (any_socket) {
     const auto chosen = log.variables.find("NCCL_NET");
     const bool is_wanted = chosen != log.variables.end() && chosen->second == "Socket";
-    finding.verdict = is_wanted || !log.has_plugin_failed ? Verdict::kWarning : Verdict::kFailure;
-    if (log.has_plugin_failed) finding.value += ", after a network plug-in did not load or start";
+    const bool is_broken = log.has_plugin_failed || (log.lacks_plugin && log.variables.contains("NCCL_NET_PLUGIN"));
+    finding.verdict = is_wanted || !is_broken ? Verdict::kWarning : Verdict::kFailure;
+    if (is_broken) finding.value += ", after the network plug-in did not load or start";
     finding.remedy = is_wanted
                          ? "unset NCCL_NET where there is a faster network."
                          : "Right only where there is no RDMA device: see `pharos doctor --only network,provider`.";

@@ -20,7 +20,8 @@ struct NcclLog {
   std::map<std::string, std::int64_t> warnings;   ///< text behind "NCCL WARN", with the number of lines
   std::map<std::string, std::string> variables;   ///< of "… set by environment to …"
   bool has_nccl_lines = false;
-  bool has_plugin_failed = false;                                 ///< a network plug-in could not be loaded or started
+  bool lacks_plugin = false;       ///< no network plug-in was found, which is harmless where none is needed
+  bool has_plugin_failed = false;  ///< one was found and found no provider
   std::int64_t num_socket_channels = 0, num_direct_channels = 0;  ///< connections "via NET/Socket", "…/GDRDMA"
   std::int64_t num_device_api = 0;                                ///< "Device API initialized"
   std::map<std::int64_t, std::int64_t> gin_types;  ///< of "GIN proxy mode enabled (type 2)", with the number of lines

@@ -39,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Samples, NcclLogVerdict,
                          ::testing::Values(Case{"efa_gin.log", true, Verdict::kOk, Verdict::kOk},
                                            Case{"silent_sockets.log", false, Verdict::kFailure, Verdict::kNote},
                                            Case{"silent_sockets.log", true, Verdict::kFailure, Verdict::kFailure},
+                                           Case{"plain.log", false, Verdict::kWarning, Verdict::kNote},
                                            Case{"infiniband.log", false, Verdict::kOk, Verdict::kNote},
                                            Case{"mixed.log", false, Verdict::kFailure, Verdict::kNote},
                                            Case{"gin_missing.log", false, Verdict::kOk, Verdict::kFailure}));
