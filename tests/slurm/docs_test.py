@@ -123,6 +123,7 @@ class Documents(SlurmTest):
 
     def substitute(self, command, folder):
         """RUN is the first run of the document and JOB its job; what is written to /tmp is written into the folder."""
+        command = command.replace("--mount .:/work --workdir /work", "--mount .:/here --workdir /here")  # the repository may be in /work
         logs = sorted(folder.glob("runs/first/slurm-*.log"))
         command = command.replace("/tmp/", f"{folder}/").replace("REPOSITORY", str(ROOT)).replace("MOUNTS", self.container["MOUNT"])
         if logs:
