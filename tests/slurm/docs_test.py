@@ -73,7 +73,7 @@ class Rule:
     codes: tuple = (0,)
 
 
-FEW_STEPS = "train.train_iters=2 validation.eval_iters=0 model.num_layers=2 model.moe_layer_freq=[0,1] train.global_batch_size=4 train.micro_batch_size=2 dataset.seq_length=32"
+FEW_STEPS = "train.train_iters=2 validation.eval_iters=0 model.num_layers=2 model.moe_layer_freq=[0,1] train.global_batch_size=8 train.micro_batch_size=2 dataset.seq_length=32"
 DOCTOR = (0, 2)  # what is found depends on the machine; the command line must be right
 RULES = [
     Rule(r"^make (\S+.*)$", r"make --dry-run --directory REPOSITORY \1", "building and installing take many minutes; make says what it would run"),
@@ -123,6 +123,7 @@ class Documents(SlurmTest):
 
     def substitute(self, command, folder):
         """RUN is the first run of the document and JOB its job; what is written to /tmp is written into the folder."""
+        command = command.replace("--mount .:/work --workdir /work", "--mount .:/here --workdir /here")  # the repository may be in /work
         logs = sorted(folder.glob("runs/first/slurm-*.log"))
         command = command.replace("/tmp/", f"{folder}/").replace("REPOSITORY", str(ROOT)).replace("MOUNTS", self.container["MOUNT"])
         if logs:

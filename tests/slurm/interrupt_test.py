@@ -23,9 +23,10 @@ class Interrupted(SlurmTest):
         return [line for line in lines if line["event"] == "end"]
 
     def continue_now(self, job, restarts="1"):
-        """SLURM lets a requeued job wait for two minutes."""
+        """SLURM lets a requeued job wait for two minutes. Within seconds of the requeue its nodes would refuse it: they have just
+        revoked its credential."""
         self.cluster.wait_job(job, "PENDING", condition=lambda fields: fields["Restarts"] == restarts)
-        self.cluster.command("scontrol", "update", f"jobid={job}", "starttime=now")
+        self.cluster.command("scontrol", "update", f"jobid={job}", "starttime=now+3")
 
     def test_cancelled(self):
         job = self.submit("cancelled", *LONG)

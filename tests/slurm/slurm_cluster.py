@@ -17,7 +17,7 @@ import time
 
 NODES = ("n1", "n2")
 START_S = 60  # for a daemon that does not come up, or a job that never reaches its state: the test fails then
-JOB_S = 120
+JOB_S = 90
 ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
 INSIDE = "PHAROS_TEST_NAMESPACES"
 

@@ -15,6 +15,7 @@ FIXED_BATCH = "train.rampup_batch_size=null"  # the ramp of the recipe does not 
 # Steps without end, each at most a few hundredths of a second.
 LONG = ("train.train_iters=100000", "checkpoint.save_interval=1000", "validation.eval_interval=100000", "logger.log_interval=100000")
 CONTAINERS = pathlib.Path(__file__).resolve().parent / "containers"
+RECIPES = pathlib.Path(__file__).resolve().parent.parent.parent / "recipes"
 NO_EVALUATION = ("validation.eval_iters=0",)
 
 
@@ -43,7 +44,7 @@ def container_variables(folder):
     image = folder / "image.sqsh"
     subprocess.run(["mksquashfs", root, image, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
     libraries = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True).stdout
-    mounts = {pathlib.Path(path).resolve().parent for path in re.findall(r"=> (/\S+)", libraries)} | {pathlib.Path(PROGRAM).resolve().parent}
+    mounts = {pathlib.Path(path).resolve().parent for path in re.findall(r"=> (/\S+)", libraries)} | {pathlib.Path(PROGRAM).resolve().parent, RECIPE.parent, RECIPES}
     mounts = sorted(str(mount) for mount in mounts if not mount.is_relative_to("/usr"))
     return {"SQSH": str(image), "MOUNT": ",".join(f"{mount}:{mount}" for mount in ("/usr", "/etc", *mounts, folder)),
             "PATH": f"{CONTAINERS}:/opt/pharos/bin:{os.environ['PATH']}"}
