@@ -90,6 +90,7 @@ RULES = [
     Rule(r"^(.*(pharos launch|srun\.sh) .*)$", rf"\1 {FEW_STEPS}", "all of the recipe's steps would take minutes"),
     Rule(r"^scontrol update jobid=JOB (.*)$", r"scontrol update jobid=$(sbatch --parsable --begin=now+1hour --wrap=true) \1", "needs a job that waits"),
     Rule(r"^(pharos train quickstart .*)train\.exit_interval=20; echo \$\?$", r"\1train.train_iters=2 train.exit_interval=1 validation.eval_iters=0; [ $? = 4 ]", "few steps"),
+    Rule(r"^(pharos train quickstart (?!.*(train_iters|exit_interval)).*)$", r"\1 train.train_iters=3 validation.eval_iters=0", "few steps"),
     Rule(r"^(pharos train .*--resume .*); echo \$\?$", r"\1; [ $? = 0 ]", "the document says which code"),
 ]
 

@@ -13,7 +13,7 @@ import unittest
 
 from pharos_program import PROGRAM, run
 
-LOGS = pathlib.Path(__file__).resolve().parent / "data" / "doctor"
+LOGS = pathlib.Path(__file__).resolve().parent.parent / "data" / "doctor"
 FAKE_DRIVER = os.environ.get("FAKE_DRIVER", str(pathlib.Path(PROGRAM).parent / "tests/libfake_driver.so"))
 FAST = ("--device", "cpu")
 PATIENT = ("--timeout", "280", "--check-timeout", "120")  # a busy machine is no finding

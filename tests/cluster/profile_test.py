@@ -1,6 +1,6 @@
 """Profiling windows and network counters of `pharos train` as a process.
 
-FAKE_CUDA names a folder with stand-ins of libcudart, libnvToolsExt and libnvidia-ml that write their calls down (tests/fake_cuda).
+FAKE_CUDA names a folder with stand-ins of libcudart, libnvToolsExt and libnvidia-ml that write their calls down (tests/cluster/fake_cuda).
 """
 
 import contextlib

@@ -10,7 +10,7 @@ import jsonschema
 import yaml
 from pharos_program import PROGRAM
 
-DATA = pathlib.Path(__file__).parent / "data/kubernetes"
+DATA = pathlib.Path(__file__).resolve().parent.parent / "data/kubernetes"
 KINDS = {"pytorchjob": "PyTorchJob", "jobset": "JobSet"}
 
 

@@ -17,7 +17,7 @@ import unittest
 
 from pharos_program import PROGRAM, RECIPE, ProgramTest, run
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = ROOT / "docker/Dockerfile"
 TOOLS = "bash sh env cat cp mkdir rm sleep tar touch mv ln mksquashfs unsquashfs".split()
 
