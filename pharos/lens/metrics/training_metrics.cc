@@ -66,7 +66,7 @@ constexpr MetricDescription kMetrics[] = {
     {"megatron.checkpoint.save_bytes", kGauge, false, "By", "Bytes this rank wrote in the last save", {}},
     {"megatron.checkpoint.save_seconds", kHistogram, false, "s", "Time training stood still for a save", kSaveBounds},
     {"megatron.network.bytes", kCounter, true, "By", "Bytes over a port of the node since this process began", {}},
-    {"megatron.network.bytes_per_second", kGauge, false, "", "Bytes per second over a port, between its last two readings", {}},
+    {"megatron.network.bytes_per_second", kGauge, false, "", "Bytes per second over a port at its last reading", {}},
     {"megatron.network.events", kCounter, true, "", "Errors and other events a port counted", {}},
     {"megatron.telemetry.spans_exported", kObservableCounter, true, "", "Spans delivered by every exporter", {}},
     {"megatron.telemetry.spans_dropped", kObservableCounter, true, "", "Spans lost before an exporter saw them", {}},
