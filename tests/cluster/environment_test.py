@@ -34,7 +34,7 @@ class EnvironmentTest(unittest.TestCase):
             result = show("--sysfs", root)
             self.assertTrue(result.stdout.startswith("Profile efa: 1 EFA device (rdmap0s6)"), result.stdout)
             self.assertIn("FI_PROVIDER=efa\n  profile efa: ", result.stdout)
-        self.assertTrue(show("--profile", "ib").stdout.startswith("Profile ib: --profile\n"))
+        self.assertTrue(show("--profile", "ib").stdout.startswith("Profile ib: named by --profile\n"))
 
     def test_recipe_and_user_overrule_and_are_named(self):
         plan, variables = self.json_of("--profile", "efa", RECIPE, "dist.device=cuda", "++env_vars.NCCL_BUFFSIZE=4194304", "--nodes", "1",
