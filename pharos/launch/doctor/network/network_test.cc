@@ -96,8 +96,7 @@ const Case kCases[] = {
        f.is_plugin_loaded = false;
        f.nccl_net_plugin = "libnccl-net-ofi.so";
        f.library_path = "/x:/opt/amazon/ofi-nccl/lib";
-       f.plugins_elsewhere = {"/opt/amazon/ofi-nccl/lib/libnccl-net.so",
-                              "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"};
+       f.plugins_elsewhere = {"/opt/amazon/ofi-nccl/lib/libnccl-net.so", "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"};
      },
      true, Verdict::kFailure, "sockets", "`ldd /opt/amazon/ofi-nccl/lib/libnccl-net"},
     {"plug-in in the path under another name",

@@ -28,7 +28,8 @@ struct ProviderFacts {
   bool has_peer_memory = false;  ///< nvidia_peermem, or a kernel with DMA-BUF (5.12 and newer)
 };
 
-/// Names NCCL tries for its plug-in, in order; none when NCCL_NET_PLUGIN is "none". That variable is a path, a file's name
+/// Names NCCL tries for its plug-in, in order; none when NCCL_NET_PLUGIN is "none". That variable is a path, a file's
+/// name
 /// ("libnccl-net-ofi.so") or what is between "libnccl-net-" and ".so".
 std::vector<std::string> plugin_names(const std::string& nccl_net_plugin);
 
