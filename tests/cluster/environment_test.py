@@ -45,6 +45,12 @@ class EnvironmentTest(unittest.TestCase):
         self.assertIn("pretrain_model", variables["TORCH_NCCL_HIGH_PRIORITY"]["origin"])
         self.assertTrue(any("NCCL_DEBUG=TRACE" in warning for warning in plan["warnings"]))
 
+    def test_a_shipped_recipe_leaves_reductions_in_the_switch_to_the_rule(self):
+        for registered, value in (("false", "0"), ("true", "1")):
+            plan, variables = self.json_of("--profile", "efa", RECIPE, f"ddp.nccl_ub={registered}")
+            self.assertEqual((variables["NCCL_NVLS_ENABLE"]["value"], variables["NCCL_NVLS_ENABLE"]["origin"]), (value, "rule"))
+            self.assertFalse([warning for warning in plan["warnings"] if "NCCL_NVLS_ENABLE" in warning])
+
     def test_exported_lines_are_evaluated(self):
         exported = show("--profile", "efa", RECIPE, "++env_vars.ODD='a \"b\" $c `d`'", "--export", FI_PROVIDER="tcp")
         self.assertEqual(exported.returncode, 0, exported.stderr)
