@@ -139,7 +139,7 @@ class OneNode(DoctorTest):
         root = self.node({
             f"{device}/device/vendor": "0x1d0f", f"{device}/ports/1/state": "4: ACTIVE",
             f"{device}/ports/1/rate": "100 Gb/sec (4X EDR)", f"{device}/ports/1/link_layer": "Unspecified",
-            "dev/infiniband/uverbs0": "", "opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": "",
+            "dev/infiniband/uverbs0": "", "sys/class/net/ens5/operstate": "up", "opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": "",
         })
         options = ("--only", "provider", "--system-root", root)
         value = self.find(self.doctor(*options, code=2), "provider")
