@@ -91,6 +91,8 @@ RULES = [
     Rule(r"^(.*pharos launch (?=.*(_pretrain|--nsys)).*)$", r"\1 --dry-run", "the recipe needs GPUs"),
     Rule(r"^(.*(pharos launch|srun\.sh) .*)$", rf"\1 {FEW_STEPS}", "all of the recipe's steps would take minutes"),
     Rule(r"^(grep .*)$", r"\1", "no node fails here, so nothing is found; without the file the code is 2", (0, 1)),
+    Rule(r"^scontrol update jobid=JOB (timelimit=.*)$", r"job=$(sbatch --parsable --begin=now+1hour --wrap=true) && scontrol update jobid=$job \1 && scontrol update jobid=$job starttime=now+1",
+         "needs a job that waits, and the test waits for its end"),
     Rule(r"^scontrol update jobid=JOB (.*)$", r"scontrol update jobid=$(sbatch --parsable --begin=now+1hour --wrap=true) \1", "needs a job that waits"),
     Rule(r"^(pharos train (?!.*--resume).*)train\.exit_interval=20; echo \$\?$", rf"\1train.exit_interval=1 {FEW_STEPS}; [ $? = 4 ]", "few steps"),
     Rule(r"^(pharos train (?!.*(--resume|train_iters)).*)$", rf"\1 {FEW_STEPS}", "few steps"),
