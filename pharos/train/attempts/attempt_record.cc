@@ -30,7 +30,7 @@ std::optional<std::int64_t> integer(const json& line, const char* key) {
   // A number above 2^63 - 1 comes as a negative one.
   const auto value = found->get<std::int64_t>();
   const bool has_wrapped = found->is_number_unsigned() && value < 0;
-  return !has_wrapped && std::abs(value) <= kMostCount ? std::optional(value) : std::nullopt;
+  return !has_wrapped && value >= -kMostCount && value <= kMostCount ? std::optional(value) : std::nullopt;
 }
 
 std::string text(const json& line, const char* key) {
