@@ -178,7 +178,7 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
     EXPECT_EQ(result.exit_code, item.expected) << what;
     EXPECT_EQ(content(folder / "scontrol"), item.is_requeued ? "requeue 7\n" : "") << what;
     EXPECT_THAT(content(request.job.run_folder / "launch.end"),
-                testing::StartsWith(std::to_string(item.expected) + " 7 "));
+                ::testing::StartsWith(std::to_string(item.expected) + " 7 "));
   }
   // Where the end cannot be noted the number of starts could not be counted.
   base::write_file_atomically(folder / "code", "4");
