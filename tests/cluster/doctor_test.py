@@ -146,6 +146,10 @@ class OneNode(DoctorTest):
         value = self.find(self.doctor(*options, code=2), "provider")
         self.assertEqual(value["data"]["network"], "sockets")
         self.assertIn("LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib", value["remedy"])
+        shutil.copy(FAKE_DRIVER, self.folder / "libnccl-net-ofi.so")  # the name that --profile sets
+        self.doctor(*options, code=2, LD_LIBRARY_PATH=self.folder)
+        planned = self.doctor(*options, "--profile", "efa", LD_LIBRARY_PATH=self.folder)
+        self.assertEqual(self.find(planned, "provider")["data"]["network"], "libfabric with EFA")
         (self.folder / "libnccl-net.so").symlink_to(FAKE_DRIVER)
         good = self.doctor(*options, LD_LIBRARY_PATH=self.folder)
         self.assertEqual(self.find(good, "provider")["data"]["network"], "libfabric with EFA")
@@ -180,6 +184,7 @@ class OneNode(DoctorTest):
             (("--only", "netwrk"), "Did you mean network"),
             (("--only", "pairs"), "need several ranks"),
             (("--log", str(self.folder / "none")), "none"),
+            (("--profile", "rocket"), "no network profile 'rocket'"),
             (("--timeout", "0"), "whole number"),
             (("--expect-gin",), "--log"),
             (("--json", ""), "empty"),

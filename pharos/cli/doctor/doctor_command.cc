@@ -18,6 +18,7 @@
 #include "pharos/base/file.h"
 #include "pharos/base/text.h"
 #include "pharos/cli/doctor/benchmarks.h"
+#include "pharos/cli/doctor/doctor_environment.h"
 #include "pharos/cli/doctor/doctor_ranks.h"
 #include "pharos/cli/doctor/doctor_report.h"
 #include "pharos/cli/doctor/job_checks.h"
@@ -236,6 +237,7 @@ void list_checks() {
 }
 
 void run_doctor(const DoctorArguments& arguments) {
+  if (!arguments.profile.empty()) restart_with_profile(arguments.profile);
   if (arguments.lists) return list_checks();
   launch::require_known_checks(arguments.only);
   if (arguments.num_ranks > 0) return set_exit_code(examine_on_ranks(arguments));
@@ -256,6 +258,8 @@ void add_options_of_checks(CLI::App& command, DoctorArguments& arguments) {
                      "Folder that all nodes share: its speed, and that it is the same");
   command.add_option("--run-dir", arguments.run_folder, "Folder of the run, whose disk is looked at")
       ->capture_default_str();
+  command.add_option("--profile", arguments.profile,
+                     "With the variables that pharos launch sets: efa, ib or tcp (default: as the environment is)");
   command.add_option("--device", arguments.device, "What computes and communicates: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();

@@ -14,6 +14,7 @@ struct DoctorArguments {
   std::optional<std::int64_t> num_gpus;
   std::string shared_folder;
   std::string run_folder = ".";
+  std::string profile;  ///< empty: the environment as it is
   std::string device = "auto";
   std::string system_root = "/";
   std::int64_t timeout_s = 120;

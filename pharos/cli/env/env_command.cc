@@ -59,7 +59,7 @@ void show(const Arguments& arguments) {
                            .where = "environment",
                            .fix = "Set it to at least 1, or give --gpus-per-node."});
   }
-  launch::DetectedProfile network{.profile = launch::NetworkProfile::kTcp, .evidence = "--profile"};
+  launch::DetectedProfile network{.profile = launch::NetworkProfile::kTcp, .evidence = "named by --profile"};
   if (arguments.profile.empty()) {
     network = launch::detect_network_profile(arguments.sysfs);
   } else {

@@ -119,10 +119,14 @@ void ImageWork::fail(const std::string& title, const std::vector<std::string>& w
                            .fix = "Free space where images are built and in " + folder_.parent_path().string() +
                                   ", or write elsewhere with --output. What was unfinished is removed."});
   }
-  throw base::UserError({.what = title + " failed (exit code " + std::to_string(result.exit_code) + ").",
-                         .where = command,
-                         .why = said,
-                         .fix = "The program's own words are above. Nothing unfinished is left."});
+  throw base::UserError(
+      {.what = title + " failed (exit code " + std::to_string(result.exit_code) + ").",
+       .where = command,
+       .why = said,
+       .fix = "Correct what the output above names: a download that failed needs the network or a proxy "
+              "(--build-arg HTTPS_PROXY=…), a killed compiler more memory. Run that line by hand to see it "
+              "alone, then build again: steps that were done are kept by the builder. Nothing unfinished is "
+              "left."});
 }
 
 void ImageWork::squash_tar(const std::filesystem::path& tar) {

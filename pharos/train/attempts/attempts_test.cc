@@ -266,5 +266,18 @@ TEST_F(AttemptsTest, APipeInPlaceOfMetricsIsNotOpened) {
   EXPECT_TRUE(record.end);
 }
 
+TEST_F(AttemptsTest, GoodputNamesTheNodesThatSlurmLost) {
+  const auto attempt = [](int number, const char* job) {
+    return start_line({.number = number, .start = 100.0 * number, .job_id = job}).dump() + "\n";
+  };
+  write(kAttemptsFile, attempt(1, "7") + attempt(2, "7") + attempt(3, "8") + attempt(4, "../other"));
+  write("slurm-7.log",
+        "a rank prints: Node failure on n9\nsrun: error: Node failure on n2\nsrun: error: Node failure on n2\n"
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-29T10:00:00 DUE TO NODE FAILURE, SEE LOG ***\n");
+  EXPECT_THAT(read_goodput(folder_).node_failures,
+              testing::ElementsAre("slurm-7.log: srun: error: Node failure on n2",
+                                   HasSubstr("STEP 7.0 ON n1 CANCELLED AT 2026-11-29T10:00:00 DUE TO NODE FAILURE")));
+}
+
 }  // namespace
 }  // namespace pharos::train

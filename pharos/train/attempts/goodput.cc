@@ -5,6 +5,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/train/attempts/scheduler_log.h"
 
 namespace pharos::train {
 namespace {
@@ -108,7 +109,10 @@ GoodputReport read_goodput(const std::filesystem::path& run_folder) {
   for (AttemptRecord& record : history.attempts) {
     if (!record.end) complete_from_metrics(record, run_folder / "metrics.jsonl");
   }
-  return compute_goodput(std::move(history));
+  std::vector<std::string> node_failures = read_node_failures(run_folder, history.attempts);
+  GoodputReport report = compute_goodput(std::move(history));
+  report.node_failures = std::move(node_failures);
+  return report;
 }
 
 }  // namespace pharos::train
