@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 from pharos_program import PROGRAM, run
@@ -173,6 +174,11 @@ class OneNode(DoctorTest):
         findings = self.doctor("--image", "--versions", table, code=2, LD_LIBRARY_PATH=self.folder, FAKE_NCCL_VERSION=22705)
         self.assertIn("2.27.5 is there", self.find(findings, "image", "NCCL_VERSION")["value"])
 
+    def test_an_option_that_no_chosen_check_reads_is_a_note(self):
+        findings = self.doctor("--only", "cpu,disk", "--gpus", "5", "--shared", self.folder, "--run-dir", self.folder, *FAST)
+        noted = {one["subject"]: one["verdict"] for one in findings if one["check"] == "options"}
+        self.assertEqual(noted, {name: "note" for name in ("--gpus", "--shared", "--device")})
+
     def test_mistakes_of_the_command_line(self):
         for words, message in (
             (("--only", "netwrk"), "Did you mean network"),
@@ -181,6 +187,7 @@ class OneNode(DoctorTest):
             (("--profile", "rocket"), "no network profile 'rocket'"),
             (("--timeout", "0"), "whole number"),
             (("--expect-gin",), "--log"),
+            (("--json", ""), "empty"),
         ):
             finished = run("doctor", *words, env=environment())
             self.assertEqual(finished.returncode, 2, finished.stdout)
@@ -202,6 +209,17 @@ class SeveralRanks(DoctorTest):
         self.assertEqual(len(self.find(findings, "outliers", "gemm")["data"]["values"]), 2)
         self.assertEqual(self.find(findings, "token")["verdict"], "ok")
         self.assertEqual(list(shared.iterdir()), [])
+
+    def test_ranks_of_one_machine_are_interrupted(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process = self.start("--nproc", "2", *FAST, env=environment())
+            ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while len(ranks.read_text().split()) < 2 and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(number)
+            output = process.communicate(timeout=100)[0]
+            self.assertEqual(process.returncode, 128 + number, output)
+            self.assertIn(f"interrupted by {number.name}", output)
 
     def test_nodes_that_differ(self):
         """Two nodes with another NCCL each, whose folder of the same name is not the same one."""

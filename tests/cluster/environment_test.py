@@ -64,6 +64,7 @@ class EnvironmentTest(unittest.TestCase):
             ("--profile", "rocket"): "no network profile 'rocket'",
             (RECIPE, "model.tensor_model_parallel_size=3", "--nodes", "1"): "tensor_model_parallel_size",
             ("no_such_recipe",): "no_such_recipe",
+            ("--sysfs", "/nonexistent"): "/nonexistent",
         }.items():
             result = show(*words)
             self.assertEqual(result.returncode, 2, words)

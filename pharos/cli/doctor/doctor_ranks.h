@@ -28,7 +28,8 @@ struct DoctorArguments {
   std::string versions_path;
 };
 
-/// Starts this program `num_ranks` times with the same options and waits. Returns the exit code.
+/// Starts this program `num_ranks` times with the same options and waits. Returns the exit code; 128 + signal when one
+/// asked this process to end.
 int examine_on_ranks(const DoctorArguments& arguments);
 
 }  // namespace pharos::cli

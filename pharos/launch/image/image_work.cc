@@ -47,6 +47,10 @@ bool is_image_word(const std::string& word) {
          });
 }
 
+std::string path_word(const std::filesystem::path& path) {
+  return path.native().starts_with('-') ? "./" + path.string() : path.string();
+}
+
 std::vector<std::string> squashfs_options() {
   return {"-comp", "zstd", "-Xcompression-level", "3", "-no-progress", "-quiet"};
 }

@@ -92,11 +92,13 @@ GoodputReport compute_goodput(AttemptHistory history) {
 
 GoodputReport read_goodput(const std::filesystem::path& run_folder) {
   const std::filesystem::path path = run_folder / kAttemptsFile;
-  if (!std::filesystem::exists(path)) {
-    throw base::UserError({.what = "There is no account of attempts in '" + run_folder.string() + "'.",
-                           .where = path.string(),
-                           .why = "`pharos train` writes it in the folder of a run at its start.",
-                           .fix = "Give the folder that --run-dir named."});
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw base::UserError(
+        {.what = "There is no account of attempts in '" + run_folder.string() + "'.",
+         .where = path.string(),
+         .why = error ? error.message() + "." : "`pharos train` writes it in the folder of a run at its start.",
+         .fix = "Give the folder that --run-dir named."});
   }
   AttemptHistory history = parse_attempts(base::read_regular_file(path));
   if (history.attempts.empty()) {
