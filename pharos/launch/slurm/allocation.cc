@@ -62,9 +62,8 @@ void check_allocation(const SlurmRequest& request, const Allocation& allocation,
   };
   const auto used = std::min<std::size_t>(static_cast<std::size_t>(nodes), allocation.cpus.size());
   const auto& words = request.srun_arguments;
-  const bool shares_cpus = std::any_of(words.begin(), words.end(), [](const std::string& word) {
-    return word == "--overcommit" || word == "-O";
-  });
+  const bool shares_cpus = std::any_of(words.begin(), words.end(),
+                                       [](const std::string& word) { return word == "--overcommit" || word == "-O"; });
   const auto least = std::min_element(allocation.cpus.begin(), allocation.cpus.begin() + static_cast<long>(used));
   if (used > 0 && *least < ranks && !shares_cpus) {
     problems.push_back({.what = of_nodes("CPUs") + "this allocation has only " + std::to_string(*least) + " on one.",
@@ -72,12 +71,11 @@ void check_allocation(const SlurmRequest& request, const Allocation& allocation,
                         .fix = remedy(request)});
   }
   if (!request.asks_for_gpus || !allocation.gpus || *allocation.gpus >= ranks * allocation.num_nodes) return;
-  problems.push_back({.what = of_nodes("GPUs") + "this allocation of " + std::to_string(allocation.num_nodes) +
-                              (allocation.num_nodes == 1 ? " node" : " nodes") + " has " +
-                              std::to_string(*allocation.gpus) + ".",
-                      .where = "scontrol show job, SLURM_GPUS_ON_NODE",
-                      .fix = remedy(request) +
-                             " Where SLURM does not manage the GPUs, add --no-gpu-resource-request."});
+  problems.push_back(
+      {.what = of_nodes("GPUs") + "this allocation of " + std::to_string(allocation.num_nodes) +
+               (allocation.num_nodes == 1 ? " node" : " nodes") + " has " + std::to_string(*allocation.gpus) + ".",
+       .where = "scontrol show job, SLURM_GPUS_ON_NODE",
+       .fix = remedy(request) + " Where SLURM does not manage the GPUs, add --no-gpu-resource-request."});
 }
 
 }  // namespace pharos::launch::slurm

@@ -16,7 +16,7 @@ struct NodeGroup {
   std::int64_t memory_bytes = 0;
   std::int64_t gpus = 0;
   std::string partition;
-  bool is_default = false;  ///< jobs go there that name no partition
+  bool is_default = false;                              ///< jobs go there that name no partition
   std::optional<std::int64_t> time_limit_seconds = {};  ///< of a job there; nullopt: none
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::int64_t kMostSignalSeconds = 65'535;
 constexpr std::int64_t kDefaultSignalSeconds = 60;
-constexpr std::array kSignalNames = {"HUP",  "INT",  "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1",
-                                     "USR2", "URG",  "CONT", "STOP", "TSTP", "TTIN", "TTOU"};
+constexpr std::array kSignalNames = {"HUP",  "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1",
+                                     "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN", "TTOU"};
 
 std::optional<std::int64_t> parse_number(std::string_view text) {
   if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string_view::npos)
@@ -26,7 +26,8 @@ std::optional<std::int64_t> parse_number(std::string_view text) {
 
 std::string upper(std::string_view text) {
   std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char letter) { return std::toupper(letter); });
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char letter) { return std::toupper(letter); });
   return result;
 }
 
