@@ -6,11 +6,6 @@ namespace pharos::launch {
 namespace fs = std::filesystem;
 namespace {
 
-bool is_file_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 bool is_number(const std::string& text) {
   double number = 0;
   const char* const end = text.data() + text.size();
@@ -26,6 +21,11 @@ void add_blend(std::vector<NamedPath>& paths, const std::string& field, const st
 }
 
 }  // namespace
+
+bool is_file_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
 
 std::vector<NamedPath> paths_of(const config::RunConfig& config) {
   std::vector<NamedPath> paths;
