@@ -15,7 +15,6 @@
 #   PROFILE        network of the nodes       efa (or ib, tcp)
 #   MPI            --mpi of srun              pmix
 #   PHAROS         the program in the tasks   pharos
-#   CONTAINER_NAME under which nodes keep the unpacked image   one for each version of the image
 # The GPUs of the allocation, if SLURM_GPUS_ON_NODE, SLURM_JOB_GPUS or SLURM_GPUS_PER_NODE tells of any, go to the tasks.
 # docs/cluster/launch.md
 set -euo pipefail
@@ -67,7 +66,7 @@ if [ -n "${SQSH:-}" ]; then
   done
   image=$(realpath "$SQSH")
   name=$(basename "$image" .sqsh)
-  name=${CONTAINER_NAME:-${name//[^a-zA-Z0-9-]/_}-$(stat -c %Y "$image")}
+  name=${name//[^a-zA-Z0-9-]/_}-$(stat -c %Y "$image") # an image built anew is unpacked anew
   container+=("--container-image=$image" "--container-name=$name")
   if [ -n "$mounts" ]; then container+=("--container-mounts=$mounts"); fi
 fi

@@ -251,13 +251,13 @@ class Maker {
     const std::optional<std::string> given = partial.config.model.hf_path;
     if (given) partial.config.model.hf_path.reset();
     if (given && is_readable) partial.config.model.hf_path = view_ ? view_->on_host(*given)->string() : *given;
+    is_model_known_ = !given || is_readable;
     try {
-      complete_config(partial);
+      if (is_model_known_) complete_config(partial);
     } catch (const base::UserError& error) {
       slurm::add_problems(problems_, error);
       is_model_known_ = !given;
     }
-    if (given && !is_readable) is_model_known_ = false;
     partial.config.model.hf_path = given;
   }
 
