@@ -65,10 +65,23 @@ PodConfig resolve(launch::JobRequest& job) {
     complete_config(partial);
     partial.config.model.hf_path = path;
   };
-  return {
-      .resolved = config::prepare({.recipe = job.recipe, .overrides = job.overrides}, job.num_nodes * job.gpus_per_node,
-                                  config::Purpose::kTrain, complete_where_visible),
-      .unseen = findings.unseen};
+  const config::ResolveRequest request = {.recipe = job.recipe, .overrides = job.overrides};
+  PodConfig pods{.resolved = {}, .unseen = findings.unseen};
+  try {
+    pods.resolved =
+        config::prepare(request, job.num_nodes * job.gpus_per_node, config::Purpose::kTrain, complete_where_visible);
+  } catch (const config::ConfigErrors& errors) {
+    const auto is_weights = [](const std::string& text) { return text.starts_with("model.hf_path"); };
+    if (std::none_of(pods.unseen.begin(), pods.unseen.end(), is_weights)) throw;
+    // The weights say what is missing of the model; here they are out of sight.
+    std::vector<config::Problem> others = errors.problems();
+    std::erase_if(others, [](const config::Problem& problem) {
+      return problem.field.starts_with("model.") || problem.field.starts_with("tokenizer.");
+    });
+    config::throw_if_any(others);
+    pods.resolved = config::resolve(request);
+  }
+  return pods;
 }
 
 void add_passed_variables(const std::vector<std::string>& names, launch::EnvironmentPlan& plan) {
