@@ -51,7 +51,7 @@ class Refusals(SlurmTest):
             ("time not above the signal", ("--no-container", "--time", "2"), {}, ("--time 2 is 120 s", "TERM@30")),
             ("nothing is saved", ("--no-container", "--requeue", "checkpoint.save_interval=0"), {}, ("--requeue is given", "checkpoint.save_interval=N")),
             ("chain without saves", ("--no-container", "--chain", "2", "checkpoint.save_interval=0"), {}, ("--chain is given", "checkpoint.save_interval=N")),
-            ("weights missing", ("--no-container", "hf_path=/no/such"), {}, ("error: model.hf_path = /no/such does not exist", "where: command line, hf_path=/no/such")),
+            ("weights missing", ("--no-container", "model.hf_path=/no/such"), {}, ("error: model.hf_path = /no/such does not exist", "where: command line")),
             ("sbatch refuses", ("--no-container", "--sbatch-arg=--begin=never"), {}, ("sbatch did not take the job", "fix:")),
             ("no such --mpi", ("--no-container", "--mpi", "pmi9"), {}, ("--mpi=pmi9", "--mpi none")),
         ):
@@ -69,7 +69,7 @@ class Refusals(SlurmTest):
     def test_allocation_too_small(self):
         for options, words, parts in (
             ((), (), ("8 ranks on 1 node need 8 CPUs", "salloc --nodes=1 --ntasks-per-node=8")),
-            (("--exclusive",), ("dist.device=cuda", "--program", "pharos"), ("need 8 GPUs of each", "salloc --nodes=1 --exclusive --gpus-per-node=8")),
+            (("--cpus-per-task=8",), ("dist.device=cuda", "--program", "pharos"), ("need 8 GPUs of each", "salloc --nodes=1 --exclusive --gpus-per-node=8")),
         ):
             finished = self.in_allocation(1, *self.launch_words("small", "train.global_batch_size=64", *words, nodes=None, ranks_per_node=8), options=options)
             self.assert_exit(finished, 2)

@@ -54,7 +54,7 @@ TEST_F(SrunScript, AsksForTheGpusOfTheAllocationAndNamesTheContainer) {
   const std::string image = "SQSH=" + (folder / "my image.sqsh").string();
   EXPECT_EQ(run({"SLURM_JOB_NODELIST=n1", image, "MOUNT=/tmp"}).exit_code, 0);
   EXPECT_THAT(content("srun"),
-              ::testing::AllOf(Not(HasSubstr("--gpus-per-node")), HasSubstr("--container-name=my_image-")));
+              ::testing::AllOf(Not(HasSubstr("--gpus-per-node=")), HasSubstr("--container-name=my_image-")));
   for (const char* variable : {"SLURM_GPUS_ON_NODE=8", "SLURM_JOB_GPUS=0,1", "SLURM_GPUS_PER_NODE=8"}) {
     EXPECT_EQ(run({"SLURM_JOB_NODELIST=n1", variable}).exit_code, 0);
     EXPECT_THAT(content("srun"), HasSubstr("--ntasks=8\n--ntasks-per-node=4\n")) << variable;
