@@ -2,7 +2,8 @@
 # Trains a recipe on all nodes of a SLURM allocation: `pharos launch` in a page of shell. It needs no Pharos on this
 # machine, only in the image or on the nodes.
 #
-#   salloc --nodes=2 --exclusive
+#   salloc --nodes=2 --exclusive --gpus-per-node=8     where SLURM manages the GPUs
+#   salloc --nodes=2 --exclusive                       where it does not
 #   ./srun.sh [--nsys] RECIPE [key=value …]
 #
 # Variables, with what holds when they are not set:
@@ -14,6 +15,7 @@
 #   PROFILE        network of the nodes       efa (or ib, tcp)
 #   MPI            --mpi of srun              pmix
 #   PHAROS         the program in the tasks   pharos
+# The GPUs of the allocation, if SLURM_GPUS_ON_NODE, SLURM_JOB_GPUS or SLURM_GPUS_PER_NODE tells of any, go to the tasks.
 # docs/cluster/launch.md
 set -euo pipefail
 
@@ -62,16 +64,46 @@ if [ -n "${SQSH:-}" ]; then
     mounts+=${mounts:+,}$source:$target
     if [ "$source" = "$(realpath .)" ]; then container+=("--container-workdir=${target%%:*}"); fi
   done
-  container+=("--container-image=$(realpath "$SQSH")")
+  image=$(realpath "$SQSH")
+  name=$(basename "$image" .sqsh)
+  name=${name//[^a-zA-Z0-9-]/_}-$(stat -c %Y "$image") # an image built anew is unpacked anew
+  container+=("--container-image=$image" "--container-name=$name")
   if [ -n "$mounts" ]; then container+=("--container-mounts=$mounts"); fi
 fi
 
+gpus=()
+if [ "${SLURM_GPUS_ON_NODE:-0}" != 0 ] || [ -n "${SLURM_JOB_GPUS:-}${SLURM_GPUS_PER_NODE:-}" ]; then
+  gpus=("--gpus-per-node=$gpus_per_node")
+fi
+
+# The first host of "rack[3-4]n01,x", where there is no scontrol.
+first_host() { # LIST
+  local list=$1 host='' part
+  while :; do
+    case $list in
+      '' | ,*) break ;;
+      \[*) # the first number of a bracket
+        part=${list#\[}
+        part=${part%%\]*}
+        list=${list#*\]}
+        host+=${part%%[,-]*}
+        ;;
+      *)
+        part=${list%%[\[,]*}
+        list=${list#"$part"}
+        host+=$part
+        ;;
+    esac
+  done
+  printf '%s\n' "$host"
+}
+
 # Where the ranks meet: the first node.
-hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null) || hosts=$(first_host "$SLURM_JOB_NODELIST")
 host=${hosts%%$'\n'*}
 MASTER_ADDR=$(getent hosts "$host" | awk '{ print $1; exit }') || true
 if [ -z "$MASTER_ADDR" ]; then # SLURM may know an address that DNS does not
-  MASTER_ADDR=$(scontrol show node "$host" --oneliner | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')
+  MASTER_ADDR=$(scontrol show node "$host" --oneliner 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p') || true
   getent hosts "${MASTER_ADDR:-$host}" >/dev/null ||
     fail "MASTER_ADDR: the name '$host' of the first node has no address here." "Add it to DNS or /etc/hosts."
 fi
@@ -108,6 +140,10 @@ eval "$lines"
 set -- "$pharos" train "$@" --run-dir "$run_folder"
 case " $nsys_ranks " in
   *" $RANK "* | " all ")
+    command -v nsys >/dev/null || {
+      echo "error: There is no nsys in PATH of rank $RANK: install it where the tasks run, or leave out --nsys." >&2
+      exit 2
+    }
     metrics=
     [ "$profile" != efa ] || metrics="--enable efa_metrics"
     set -- nsys profile -t cuda,nvtx -s none --cpuctxsw=none --capture-range=cudaProfilerApi --capture-range-end=stop \
@@ -118,5 +154,5 @@ exec "$@"
 if [ -z "$nsys" ]; then ranks=none; elif [ -z "${ranks// /}" ]; then ranks=all; fi
 export LOCAL_WORLD_SIZE=$gpus_per_node
 exec srun --nodes="$num_nodes" --ntasks="$((num_nodes * gpus_per_node))" --ntasks-per-node="$gpus_per_node" \
-  --mpi="${MPI:-pmix}" --kill-on-bad-exit=1 --cpu-bind=none --export=ALL "${container[@]}" \
+  --mpi="${MPI:-pmix}" --kill-on-bad-exit=1 --cpu-bind=none --export=ALL "${gpus[@]}" "${container[@]}" \
   bash -c "$task" pharos-task "$pharos" "$profile" "$ranks" "$run_folder" "$recipe" "${overrides[@]}" "$@" "${resume[@]}"

@@ -98,6 +98,11 @@ class KubernetesTest(unittest.TestCase):
             del broken["spec"]
             self.assertFalse(check.is_valid(broken))
 
+    def test_weights_that_only_the_nodes_see(self):
+        result = launch("pytorchjob", "hf_path=/fsx/w", "train.global_batch_size=64", recipe="deepseek_v2_lite_pretrain")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("not checked: model.hf_path = /fsx/w", result.stderr)
+
     def test_what_cannot_work_is_refused(self):
         self.assertIn("kubectl apply", subprocess.run([PROGRAM, "launch", "quickstart", "--k8s"], capture_output=True, text=True, timeout=60,
                                                       check=False).stderr)
@@ -109,6 +114,9 @@ class KubernetesTest(unittest.TestCase):
             ("--partition", "p"): "--partition",
             ("--k8s-node-selector", "p5"): "no label of a node",
             ("no.such=1",): "no.such",
+            ("model.hf_path=/data/w",): "Add the mount /data/w:/data/w",
+            ("--mounts", "/shared:/fsx", "model.hf_path=/shared/w"): "write model.hf_path=/fsx/w",
+            ("dataset.data_path=[data/corpus]",): "give an absolute path in a mount",
         }
         for words, message in cases.items():
             with self.subTest(words=words):

@@ -88,7 +88,8 @@ class Launch(SlurmTest):
         words = ("train.train_iters=4", "train.exit_interval=2", *NO_EVALUATION, "--chain", "3")
         finished = self.launch("chain", *words)
         self.assert_exit(finished, 0)
-        jobs = [int(number) for number in re.search(r"job ([\d, ]+)", finished.stdout)[1].split(", ")]
+        jobs = [int(number) for number in re.search(r"jobs ([\d, ]+\d)", finished.stdout)[1].split(", ")]
+        self.assertIn(f"cancel:         scancel {jobs[2]} {jobs[1]} {jobs[0]}\n", finished.stdout)
         self.assertEqual(len(jobs), 3)
         for job, state, code in zip(jobs, ("FAILED", "COMPLETED", "COMPLETED"), (4, 0, 0)):
             output = self.assert_job(job, state, code)

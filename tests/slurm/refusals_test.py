@@ -46,11 +46,35 @@ class Refusals(SlurmTest):
             ("no such partition", ("--no-container", "--partition", "gpu"), {}, ("'gpu'", "all, main, short")),
             ("override unknown", ("--no-container", "train.train_iter=1"), {}, ("train.train_iter", "train.train_iters")),
             ("port is none", ("--no-container",), {"MASTER_PORT": "x"}, ("MASTER_PORT",)),
+            ("time malformed", ("--no-container", "--time", "1h", "--signal", "TERM@2m"), {}, ("'1h' is no time limit", "'TERM@2m'")),
+            ("time of the partition", ("--no-container", "--partition", "short", "--time", "31"), {}, ("more than partition short allows: 30 minutes", "--time 30")),
+            ("time not above the signal", ("--no-container", "--time", "2"), {}, ("--time 2 is 120 s", "TERM@30")),
+            ("nothing is saved", ("--no-container", "--requeue", "checkpoint.save_interval=0"), {}, ("--requeue is given", "checkpoint.save_interval=N")),
+            ("chain without saves", ("--no-container", "--chain", "2", "checkpoint.save_interval=0"), {}, ("--chain is given", "checkpoint.save_interval=N")),
+            ("weights missing", ("--no-container", "model.hf_path=/no/such"), {}, ("error: model.hf_path = /no/such does not exist", "where: command line")),
+            ("sbatch refuses", ("--no-container", "--sbatch-arg=--begin=never"), {}, ("sbatch did not take the job", "fix:")),
             ("no such --mpi", ("--no-container", "--mpi", "pmi9"), {}, ("--mpi=pmi9", "--mpi none")),
         ):
             with self.subTest(name):
                 nodes = [] if "--nodes" in words else ["--nodes", "2"]
                 self.refuse(*words, *nodes, variables=self.container | variables, parts=parts, nodes=None, ranks_per_node=None if "GPUS_PER_NODE" in variables else 1)
+
+    def test_recipe_hidden(self):
+        recipe = self.folder / "mine.yaml"
+        recipe.write_text("base: quickstart\n")
+        mounted = self.container["MOUNT"].replace(f"{self.folder}:{self.folder}", f"{self.folder}:/other")
+        self.refuse(f"data=/other/{self.data.name}", recipe=recipe, data=False, variables=self.container | {"MOUNT": mounted},
+                    parts=(f"recipe file {recipe} is not visible inside the container", "In the container it is /other/mine.yaml"))
+
+    def test_allocation_too_small(self):
+        for options, words, parts in (
+            ((), (), ("8 ranks on 1 node need 8 CPUs", "salloc --nodes=1 --ntasks-per-node=8")),
+            (("--cpus-per-task=8",), ("dist.device=cuda", "--program", "pharos"), ("need 8 GPUs of each", "salloc --nodes=1 --exclusive --gpus-per-node=8")),
+        ):
+            finished = self.in_allocation(1, *self.launch_words("small", "train.global_batch_size=64", *words, nodes=None, ranks_per_node=8), options=options)
+            self.assert_exit(finished, 2)
+            for part in parts:
+                self.assertIn(part, finished.stdout)
 
     def test_no_slurm_in_path(self):
         empty = self.folder / "empty"

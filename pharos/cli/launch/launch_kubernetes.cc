@@ -7,10 +7,13 @@
 
 #include "pharos/base/environment.h"
 #include "pharos/base/error.h"
+#include "pharos/base/text.h"
 #include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
 #include "pharos/config/resolve.h"
 #include "pharos/launch/kubernetes/kubernetes_manifest.h"
+#include "pharos/launch/kubernetes/pod_mounts.h"
+#include "pharos/launch/slurm/preflight.h"
 #include "pharos/lens/variables/environment.h"
 
 namespace pharos::cli {
@@ -38,22 +41,47 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-/// A folder of the pods need not be here: its model is then taken as the recipe describes it.
-void complete_where_visible(config::ResolvedConfig& partial) {
-  const std::optional<std::string> path = partial.config.model.hf_path;
-  const bool is_elsewhere = path && !std::filesystem::exists(*path);
-  if (is_elsewhere) partial.config.model.hf_path.reset();
-  complete_config(partial);
-  partial.config.model.hf_path = path;
-}
+struct PodConfig {
+  config::ResolvedConfig resolved;
+  std::vector<std::string> unseen;  ///< paths in mounts that this machine does not see
+};
 
-/// The configuration, and the overrides that give it: SIGTERM before the end of a pod must save.
-config::ResolvedConfig resolve(launch::JobRequest& job) {
+/// The configuration, and the overrides that give it: SIGTERM before the end of a pod must save. A folder of the pods
+/// need not be here: its model is then taken as the recipe describes it.
+PodConfig resolve(launch::JobRequest& job) {
+  std::vector<launch::PodMount> mounts;
+  for (const std::string& text : job.container->mounts) mounts.push_back(launch::parse_pod_mount(text));
   const config::ResolvedConfig given = config::resolve({.recipe = job.recipe, .overrides = job.overrides});
+  // Before what would follow from a model without its files.
+  const launch::PodPathFindings findings = launch::check_pod_paths(given, job.recipe, mounts);
+  launch::slurm::throw_if_any(findings.problems);
   if (!given.is_explicit("train.exit_signal_handler"))
     job.overrides.insert(job.overrides.begin(), "train.exit_signal_handler=true");
-  return config::prepare({.recipe = job.recipe, .overrides = job.overrides}, job.num_nodes * job.gpus_per_node,
-                         config::Purpose::kTrain, complete_where_visible);
+  const auto complete_where_visible = [&mounts](config::ResolvedConfig& partial) {
+    const std::optional<std::string> path = partial.config.model.hf_path;
+    const std::filesystem::path here = path ? launch::path_on_node(mounts, *path) : std::filesystem::path();
+    partial.config.model.hf_path.reset();
+    if (!here.empty() && std::filesystem::exists(here)) partial.config.model.hf_path = here.string();
+    complete_config(partial);
+    partial.config.model.hf_path = path;
+  };
+  const config::ResolveRequest request = {.recipe = job.recipe, .overrides = job.overrides};
+  PodConfig pods{.resolved = {}, .unseen = findings.unseen};
+  try {
+    pods.resolved =
+        config::prepare(request, job.num_nodes * job.gpus_per_node, config::Purpose::kTrain, complete_where_visible);
+  } catch (const config::ConfigErrors& errors) {
+    const auto is_weights = [](const std::string& text) { return text.starts_with("model.hf_path"); };
+    if (std::none_of(pods.unseen.begin(), pods.unseen.end(), is_weights)) throw;
+    // The weights say what is missing of the model; here they are out of sight.
+    std::vector<config::Problem> others = errors.problems();
+    std::erase_if(others, [](const config::Problem& problem) {
+      return problem.field.starts_with("model.") || problem.field.starts_with("tokenizer.");
+    });
+    config::throw_if_any(others);
+    pods.resolved = config::resolve(request);
+  }
+  return pods;
 }
 
 void add_passed_variables(const std::vector<std::string>& names, launch::EnvironmentPlan& plan) {
@@ -157,13 +185,17 @@ void print_manifest(const LaunchOptions& options, const KubernetesArguments& arg
   job.container = launch::ContainerRequest{.image = options.image.value_or(""),
                                            .mounts = split(options.mounts.value_or("/fsx:/fsx"))};
   const launch::NetworkProfile profile = launch::parse_network_profile(options.profile);
-  const config::ResolvedConfig resolved = resolve(job);
+  const PodConfig of_pods = resolve(job);
+  const config::ResolvedConfig& resolved = of_pods.resolved;
   job.name = options.job_name.empty() ? resolved.recipe_name : options.job_name;
   job.uses_gpus = resolved.config.dist.device == config::DeviceKind::kCuda;
   job.environment =
       launch::plan_environment(resolved, profile, lens::ProcessEnvironment(), {.gpus_per_node = job.gpus_per_node});
   add_passed_variables(options.variables, job.environment);
   const std::string manifest = launch::kubernetes_manifest(job, of_manifest);
+  if (!of_pods.unseen.empty()) {
+    std::cerr << "note: not seen from this machine, so not checked: " << base::join(of_pods.unseen, ", ") << ".\n";
+  }
   for (const std::string& warning : resolved.warnings) std::cerr << "note: " << warning << "\n";
   for (const std::string& warning : job.environment.warnings) std::cerr << "warning: " << warning << "\n";
   std::cout << manifest;

@@ -1,5 +1,7 @@
 #include "pharos/cli/launch/launch_request.h"
 
+#include <ATen/detail/CUDAHooksInterface.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -7,9 +9,13 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
+#include "pharos/base/subprocess.h"
 #include "pharos/cli/run_source.h"
 #include "pharos/config/resolve.h"
+#include "pharos/launch/cluster/named_paths.h"
 #include "pharos/launch/rank_process.h"
+#include "pharos/launch/slurm/allocation.h"
+#include "pharos/launch/slurm/job_limits.h"
 #include "pharos/launch/slurm/mounts.h"
 #include "pharos/launch/slurm/preflight.h"
 #include "pharos/lens/variables/scalar.h"
@@ -60,9 +66,13 @@ class Maker {
     read_sizes();
     read_container();
     read_words();
+    slurm::check_limits(result_.slurm, problems_);
+    note_early_signal();
+    if (view_) slurm::check_recipe_path(options_.recipe, *view_, problems_);
     const auto resolved = resolve();
     if (resolved) complete(*resolved);
     check_slurm(resolved);
+    if (in_allocation_) slurm::check_allocation(result_.slurm, read_allocation(), problems_);
     slurm::throw_if_any(problems_);
     return result_;
   }
@@ -85,6 +95,7 @@ class Maker {
     in_allocation_ = is_in_allocation(environment_);
     const std::int64_t allocated = in_allocation_ ? whole_variable(environment_, "SLURM_JOB_NUM_NODES", 1, 100'000) : 1;
     job().num_nodes = options_.num_nodes.value_or(allocated);
+    num_allocated_ = allocated;
     if (!in_allocation_ || job().num_nodes == allocated) return;
     // The ranks meet at the first node of the allocation.
     if (job().num_nodes < allocated) result_.slurm.srun_arguments.emplace_back("--relative=0");
@@ -210,12 +221,28 @@ class Maker {
     }
     collect([&] {
       add_defaults();
-      resolved = config::prepare({.recipe = options_.recipe, .overrides = checked_overrides()},
-                                 job().num_nodes * job().gpus_per_node, config::Purpose::kTrain,
-                                 [this](config::ResolvedConfig& partial) { complete_partial(partial); });
+      resolved = prepare();
     });
     job().overrides = job_overrides_;
     return resolved;
+  }
+
+  /// Without the weights' config.json the model has no shape: what is wrong with the rest is still said, not what
+  /// follows from that.
+  std::optional<config::ResolvedConfig> prepare() {
+    try {
+      return config::prepare({.recipe = options_.recipe, .overrides = checked_overrides()},
+                             job().num_nodes * job().gpus_per_node, config::Purpose::kTrain,
+                             [this](config::ResolvedConfig& partial) { complete_partial(partial); });
+    } catch (const config::ConfigErrors& errors) {
+      if (is_model_known_) throw;
+      std::vector<config::Problem> others = errors.problems();
+      std::erase_if(others, [](const config::Problem& problem) {
+        return problem.field.starts_with("model.") || problem.field.starts_with("tokenizer.");
+      });
+      config::throw_if_any(others);
+      return std::nullopt;
+    }
   }
 
   /// Reads the files of the configuration where this machine has them.
@@ -224,7 +251,13 @@ class Maker {
     const std::optional<std::string> given = partial.config.model.hf_path;
     if (given) partial.config.model.hf_path.reset();
     if (given && is_readable) partial.config.model.hf_path = view_ ? view_->on_host(*given)->string() : *given;
-    collect([&] { complete_config(partial); });
+    is_model_known_ = !given || is_readable;
+    try {
+      if (is_model_known_) complete_config(partial);
+    } catch (const base::UserError& error) {
+      slurm::add_problems(problems_, error);
+      is_model_known_ = !given;
+    }
     partial.config.model.hf_path = given;
   }
 
@@ -234,6 +267,9 @@ class Maker {
     request.asks_for_gpus = job().uses_gpus && !options_.has_no_gpu_request;
     if (!job().uses_gpus)
       note(resolved.describe("dist.device") + ": no GPUs are asked for; dist.device=cuda uses them.");
+    result_.slurm.has_port_of_job = !request.asks_for_gpus && !environment_.get_nonblank("MASTER_PORT");
+    check_build();
+    check_saves(resolved);
     job().nsys_ranks = resolved.config.profiling.profile_ranks;
     job().name = options_.job_name.empty() ? resolved.recipe_name : options_.job_name;
     collect([&] {
@@ -242,6 +278,68 @@ class Maker {
     });
     result_.notes.insert(result_.notes.end(), job().environment.warnings.begin(), job().environment.warnings.end());
     place_run_folder(resolved);
+  }
+
+  /// The tasks would find it out, but only after the queue.
+  void check_build() {
+    std::error_code ignored;
+    const bool is_own = !job().container && fs::equivalent(job().program, result_.slurm.host_program, ignored);
+    // A build with CUDA has its hooks even where there is no GPU, as on a login machine.
+    if (!job().uses_gpus || !is_own || at::detail::getCUDAHooks().hasCUDART()) return;
+    const std::string what =
+        "dist.device = cuda, but the program of the tasks, " + job().program + ", was built without CUDA.";
+    if (options_.is_dry_run) {
+      result_.warnings.push_back(what + " Take a build with CUDA, an image (--image) or dist.device=cpu.");
+      return;
+    }
+    problems_.push_back({.what = what,
+                         .where = "dist.device",
+                         .why = "Every rank would leave at once.",
+                         .fix =
+                             "Launch with a build that has CUDA, or name an image that has one (--image) or its place "
+                             "on the nodes (--program), or train on CPUs: dist.device=cpu."});
+  }
+
+  void check_saves(const config::ResolvedConfig& resolved) {
+    if (resolved.config.checkpoint.save_interval != 0) return;
+    const bool is_chained = result_.slurm.is_chained;
+    if (!is_chained && !options_.is_requeued) {
+      note(resolved.describe("checkpoint.save_interval") + ": a run that is ended early saves nothing.");
+      return;
+    }
+    const std::string option = options_.is_requeued ? "--requeue" : "--chain";
+    problems_.push_back({.what = option + " is given, but " + resolved.describe("checkpoint.save_interval") + ".",
+                         .where = option,
+                         .why = "The run saves nothing, so that each job would begin at step 0 again.",
+                         .fix = "Add checkpoint.save_interval=N, for example 500."});
+  }
+
+  void note_early_signal() {
+    if (!problems_.empty() || options_.time.empty() || options_.signal.empty()) return;
+    const auto limit = slurm::parse_time_limit(options_.time);
+    constexpr std::int64_t kSlackSeconds = 60;  // SLURM looks at the clock of a job that rarely
+    const std::int64_t signal = slurm::parse_signal(options_.signal);
+    if (limit && *limit < signal + kSlackSeconds)
+      note(
+          "SLURM may send the signal of --signal up to 60 s early: this job may be told to leave as soon as it "
+          "starts.");
+  }
+
+  /// GPUs by `scontrol`, which says it of every job, else by the variables of a node or of salloc's request.
+  slurm::Allocation read_allocation() const {
+    slurm::Allocation allocation{.num_nodes = num_allocated_, .gpus = std::nullopt};
+    allocation.cpus = slurm::parse_cpus_per_node(environment_.get_nonblank("SLURM_JOB_CPUS_PER_NODE").value_or(""));
+    const std::string job_id = environment_.get_nonblank("SLURM_JOB_ID").value_or("");
+    if (base::find_program("scontrol")) {
+      const base::CommandResult said =
+          base::run_command({.words = {"scontrol", "show", "job", "-d", job_id}, .limit_ms = 20'000});
+      if (said.exit_code == 0) allocation.gpus = slurm::parse_job_gpus(said.output);
+    }
+    const auto on_node = environment_.get_nonblank("SLURM_GPUS_ON_NODE");
+    if (!allocation.gpus && on_node) {
+      if (const auto count = lens::parse_integer(*on_node)) allocation.gpus = *count * num_allocated_;
+    }
+    return allocation;
   }
 
   void place_run_folder(const config::ResolvedConfig& resolved) {
@@ -289,6 +387,8 @@ class Maker {
   const lens::Environment& environment_;
   CheckedRequest result_;
   bool in_allocation_ = false;
+  std::int64_t num_allocated_ = 1;
+  bool is_model_known_ = true;  ///< model.hf_path, if any, could be read
   slurm::Problems problems_;
   std::vector<slurm::Mount> mounts_;
   std::optional<slurm::ContainerView> view_;

@@ -12,7 +12,8 @@ namespace pharos::cli {
 
 struct CheckedRequest {
   launch::slurm::SlurmRequest slurm;
-  std::vector<std::string> notes;  ///< what the user should know, sentences
+  std::vector<std::string> notes;     ///< what the user should know, sentences
+  std::vector<std::string> warnings;  ///< what would fail later, sentences
 };
 
 /// Whether this process is in an allocation of SLURM. UserError when it is a task of a step: tasks start no steps.

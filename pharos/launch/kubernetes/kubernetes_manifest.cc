@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/launch/kubernetes/pod_mounts.h"
 #include "pharos/launch/kubernetes/pod_script.h"
 #include "pharos/launch/kubernetes/yaml_text.h"
 
@@ -21,36 +22,7 @@ constexpr std::size_t kMostNameCharacters = 40;  // of 63, less "-worker-9999" o
   throw base::UserError({.what = std::move(what), .where = "--k8s", .why = std::move(why), .fix = std::move(fix)});
 }
 
-struct Mount {
-  std::string source, target;
-  bool is_read_only = false;
-  bool is_claim() const { return source.starts_with("pvc/"); }
-};
-
-Mount parse_mount(const std::string& text) {
-  const std::size_t first = text.find(':');
-  const std::size_t second = first == std::string::npos ? first : text.find(':', first + 1);
-  Mount mount{.source = text.substr(0, first),
-              .target = first == std::string::npos ? "" : text.substr(first + 1, second - first - 1)};
-  const std::string flag = second == std::string::npos ? "" : text.substr(second + 1);
-  mount.is_read_only = flag == "ro";
-  const bool is_source = mount.source.starts_with("/") || (mount.is_claim() && mount.source.size() > 4);
-  if (!is_source || !mount.target.starts_with("/") || (!flag.empty() && flag != "ro" && flag != "rw")) {
-    refuse(
-        "Cannot mount '" + text + "' in a pod.",
-        "Write /PATH:/TARGET for a folder of every node or pvc/CLAIM:/TARGET for a persistent volume claim, with :ro "
-        "behind it for reading only.",
-        "Nodes have no common working folder, so a source that is no absolute path means nothing there.");
-  }
-  return mount;
-}
-
-bool is_below(const std::filesystem::path& path, const std::filesystem::path& folder) {
-  const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
-  return end == folder.end() || (std::next(end) == folder.end() && end->empty());
-}
-
-void check(const JobRequest& request, const KubernetesOptions& options, const std::vector<Mount>& mounts) {
+void check(const JobRequest& request, const KubernetesOptions& options, const std::vector<PodMount>& mounts) {
   if (request.uses_nsys) {
     refuse("--nsys is not carried over to Kubernetes.", "Leave it out, or run the profile on SLURM.",
            "A pod's script starts the ranks as they are.");
@@ -62,8 +34,8 @@ void check(const JobRequest& request, const KubernetesOptions& options, const st
   }
   const std::filesystem::path run_folder =
       (std::filesystem::path(request.container->work_folder) / request.run_folder).lexically_normal();
-  const bool is_kept = std::any_of(mounts.begin(), mounts.end(), [&](const Mount& mount) {
-    return !mount.is_read_only && is_below(run_folder, std::filesystem::path(mount.target).lexically_normal());
+  const bool is_kept = std::any_of(mounts.begin(), mounts.end(), [&](const PodMount& mount) {
+    return !mount.is_read_only && mount.shows(run_folder);
   });
   if (!is_kept) {
     refuse("The run folder " + run_folder.string() + " is in no mount that can be written.",
@@ -82,7 +54,7 @@ std::string without_expansion(const std::string& script) {
   return text;
 }
 
-Json volumes_of(const std::vector<Mount>& mounts, const KubernetesOptions& options) {
+Json volumes_of(const std::vector<PodMount>& mounts, const KubernetesOptions& options) {
   Json memory = {{"medium", "Memory"}};
   if (!options.shared_memory.empty()) memory["sizeLimit"] = options.shared_memory;
   Json volumes = Json::array({{{"name", "shared-memory"}, {"emptyDir", memory}}});
@@ -98,7 +70,7 @@ Json volumes_of(const std::vector<Mount>& mounts, const KubernetesOptions& optio
   return volumes;
 }
 
-Json mounts_of(const std::vector<Mount>& mounts) {
+Json mounts_of(const std::vector<PodMount>& mounts) {
   Json list = Json::array({{{"name", "shared-memory"}, {"mountPath", "/dev/shm"}}});
   for (std::size_t i = 0; i < mounts.size(); ++i) {
     Json mount = {{"name", "mount-" + std::to_string(i)}, {"mountPath", mounts[i].target}};
@@ -108,7 +80,7 @@ Json mounts_of(const std::vector<Mount>& mounts) {
   return list;
 }
 
-Json container_of(const JobRequest& request, const KubernetesOptions& options, const std::vector<Mount>& mounts) {
+Json container_of(const JobRequest& request, const KubernetesOptions& options, const std::vector<PodMount>& mounts) {
   Json container = {{"name", "pytorch"},  // the operator looks for a container of this name
                     {"image", request.container->image},
                     {"command", {"/bin/sh", "-c"}},
@@ -126,7 +98,7 @@ Json container_of(const JobRequest& request, const KubernetesOptions& options, c
 }
 
 Json pod_of(const std::string& name, const JobRequest& request, const KubernetesOptions& options,
-            const std::vector<Mount>& mounts) {
+            const std::vector<PodMount>& mounts) {
   const Json labels = {{kLabel, name}};
   Json spec = Json::object();
   if (options.kind == KubernetesKind::kJobSet) spec["restartPolicy"] = "Never";
@@ -213,8 +185,8 @@ std::string kubernetes_name(std::string_view name) {
 std::string kubernetes_manifest(const JobRequest& request, const KubernetesOptions& options) {
   if (!request.container || request.container->image.empty())
     refuse("A pod needs an image.", "Give the reference of one in a registry that the nodes can pull from.");
-  std::vector<Mount> mounts;
-  for (const std::string& text : request.container->mounts) mounts.push_back(parse_mount(text));
+  std::vector<PodMount> mounts;
+  for (const std::string& text : request.container->mounts) mounts.push_back(parse_pod_mount(text));
   check(request, options, mounts);
   const std::string name = kubernetes_name(request.name);
   const Json metadata = metadata_of(name, request, options);

@@ -3,7 +3,9 @@
 #include <charconv>
 #include <sstream>
 
+#include "pharos/base/error.h"
 #include "pharos/base/subprocess.h"
+#include "pharos/launch/slurm/job_limits.h"
 
 namespace pharos::launch::slurm {
 namespace {
@@ -15,7 +17,17 @@ std::int64_t leading_number(std::string_view text) {
   return number;
 }
 
-/// "gpu:8(S:0-1)", "gpu:h100:8,shard:16", "(null)".
+/// nullopt: none, or one that sinfo does not tell ("n/a").
+std::optional<std::int64_t> limit_of(const std::string& text) {
+  try {
+    return parse_time_limit(text);
+  } catch (const base::UserError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 std::int64_t count_gpus(const std::string& resources) {
   std::int64_t count = 0;
   std::istringstream entries(resources);
@@ -30,8 +42,6 @@ std::int64_t count_gpus(const std::string& resources) {
   return count;
 }
 
-}  // namespace
-
 std::vector<NodeGroup> parse_node_groups(std::string_view text) {
   std::vector<NodeGroup> groups;
   std::istringstream lines{std::string(text)};
@@ -39,7 +49,7 @@ std::vector<NodeGroup> parse_node_groups(std::string_view text) {
     std::vector<std::string> parts;
     std::istringstream columns(line);
     for (std::string part; std::getline(columns, part, '|');) parts.push_back(part);
-    if (parts.size() != 5 || leading_number(parts[0]) == 0) continue;
+    if (parts.size() < 5 || leading_number(parts[0]) == 0) continue;
     NodeGroup group{.num_nodes = leading_number(parts[0]),
                     .cpus = leading_number(parts[1]),
                     .memory_bytes = leading_number(parts[2]) << 20,
@@ -49,6 +59,7 @@ std::vector<NodeGroup> parse_node_groups(std::string_view text) {
       group.partition.pop_back();
       group.is_default = true;
     }
+    if (parts.size() > 5) group.time_limit_seconds = limit_of(parts[5]);
     groups.push_back(group);
   }
   return groups;
@@ -80,7 +91,7 @@ ClusterFacts read_cluster_facts(const std::vector<std::string>& needed_commands)
   const auto ask = [](std::vector<std::string> words) {
     return base::run_command({.words = std::move(words), .limit_ms = 20'000});
   };
-  const base::CommandResult nodes = ask({"sinfo", "-h", "-e", "-o", "%D|%c|%m|%G|%P"});
+  const base::CommandResult nodes = ask({"sinfo", "-h", "-e", "-o", "%D|%c|%m|%G|%P|%l"});
   if (nodes.exit_code != 0) {
     facts.silence = nodes.error.substr(0, nodes.error.find('\n'));
     if (facts.silence.empty()) facts.silence = "sinfo ended with code " + std::to_string(nodes.exit_code);

@@ -16,7 +16,8 @@ struct NodeGroup {
   std::int64_t memory_bytes = 0;
   std::int64_t gpus = 0;
   std::string partition;
-  bool is_default = false;  ///< jobs go there that name no partition
+  bool is_default = false;                              ///< jobs go there that name no partition
+  std::optional<std::int64_t> time_limit_seconds = {};  ///< of a job there; nullopt: none
 };
 
 struct ClusterFacts {
@@ -27,7 +28,10 @@ struct ClusterFacts {
   bool has_pyxis = false;                   ///< srun knows --container-image
 };
 
-/// Lines of `sinfo -h -e -o '%D|%c|%m|%G|%P'`; others are left out.
+/// GPUs in a list of generic resources: "gpu:8(S:0-1)", "gpu:h100:8,shard:16", "(null)".
+std::int64_t count_gpus(const std::string& resources);
+
+/// Lines of `sinfo -h -e -o '%D|%c|%m|%G|%P|%l'`; others are left out.
 std::vector<NodeGroup> parse_node_groups(std::string_view text);
 
 /// Names in the output of `srun --mpi=list`, of which the wording differs between versions.

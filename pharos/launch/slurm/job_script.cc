@@ -102,8 +102,9 @@ first=$(printf '%s\n' "$said" | sed -n -e 's/ (core dumped)$//' \
 )sh";
 
 constexpr std::string_view kEnd = R"sh(
-# 0 done, 2 user error, 3 training failure, 17 failed again on other hardware: another try gives the same.
-case $code in 0 | 2 | 3 | 17) finish "$code" ;; esac
+# 0 done, 2 user error, 3 training failure, 17 failed again on other hardware, 126 and 127 no program to start: another
+# try gives the same.
+case $code in 0 | 2 | 3 | 17 | 126 | 127) finish "$code" ;; esac
 )sh";
 
 constexpr std::string_view kRequeue = R"sh(
@@ -179,9 +180,12 @@ std::string settings(const SlurmRequest& request, bool is_batch) {
   }
   text += "host_program=" + quote(request.host_program.string()) + "\n";
   text += "num_nodes=" + std::to_string(job.num_nodes) + "\n";
-  text += "MASTER_PORT=${MASTER_PORT:-" + std::to_string(job.master_port) + "}\n";
-  // Elements of an array that get the same first node must not meet each other there.
-  if (is_array) text += "MASTER_PORT=$(((MASTER_PORT - 1024 + SLURM_ARRAY_TASK_ID % 1000) % 64512 + 1024))\n";
+  const std::string port = std::to_string(job.master_port);
+  // Jobs, and elements of an array, that get the same first node must not meet each other there.
+  text += "MASTER_PORT=${MASTER_PORT:-" + (request.has_port_of_job ? "$((" + port + " + SLURM_JOB_ID % 1000))" : port) +
+          "}\n";
+  if (is_array && !request.has_port_of_job)
+    text += "MASTER_PORT=$(((MASTER_PORT - 1024 + SLURM_ARRAY_TASK_ID % 1000) % 64512 + 1024))\n";
   return text;
 }
 
@@ -200,7 +204,7 @@ std::string finish_functions(const SlurmRequest& request, bool is_batch) {
   if (!request.is_chained) return text;
   return text +
          "if [ \"${1:-1}\" -gt 1 ] && read -r code from _ <\"$run_folder/launch.end\"; then\n"
-         "  case $code in 0 | 2 | 3 | 17)\n"
+         "  case $code in 0 | 2 | 3 | 17 | 126 | 127)\n"
          "    echo \"pharos launch: job $from ended the run with code $code; nothing is left to do.\"\n"
          "    exit \"$code\" ;;\n"
          "  esac\n"
@@ -213,11 +217,17 @@ std::string nsys_lines(const SlurmRequest& request) {
   const JobRequest& job = request.job;
   if (!job.uses_nsys) return "";
   const bool has_efa = job.environment.profile == NetworkProfile::kEfa;
-  const std::string prefix =
-      "set -- nsys profile -t cuda,nvtx -s none --cpuctxsw=none --capture-range=cudaProfilerApi "
-      "--capture-range-end=stop " +
-      std::string(has_efa ? "--enable efa_metrics " : "") + "-o " + folder_text(request.task_run_folder, request) +
-      "/nsys/profile-$(hostname)-rank$RANK.nsys-rep --force-overwrite=true \"$@\"";
+  const std::string check =
+      "command -v nsys >/dev/null || {\n"
+      "  printf 'error: There is no nsys in PATH: Nsight Systems is not here.\\n  where: rank %s on %s\\n  fix: %s\\n' "
+      "\"$RANK\" \"$(hostname)\" 'Install it where the tasks run (in the image), or leave out --nsys.' >&2\n"
+      "  exit 2\n}\n";
+  const std::string prefix = check +
+                             "set -- nsys profile -t cuda,nvtx -s none --cpuctxsw=none --capture-range=cudaProfilerApi "
+                             "--capture-range-end=stop " +
+                             std::string(has_efa ? "--enable efa_metrics " : "") + "-o " +
+                             folder_text(request.task_run_folder, request) +
+                             "/nsys/profile-$(hostname)-rank$RANK.nsys-rep --force-overwrite=true \"$@\"";
   if (job.nsys_ranks.empty()) return prefix + "\n";
   std::string ranks;
   for (const std::int64_t rank : job.nsys_ranks) ranks += (ranks.empty() ? "" : " | ") + std::to_string(rank);

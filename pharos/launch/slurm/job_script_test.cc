@@ -134,6 +134,27 @@ TEST_F(JobScript, NsysStandsBeforeTheRanksThatProfile) {
               ::testing::AllOf(HasSubstr("rank0"), HasSubstr("rank1"), Not(HasSubstr("efa"))));
 }
 
+TEST_F(JobScript, WithoutNsysTheTaskSaysSo) {
+  request.job.uses_nsys = true;
+  std::filesystem::remove(folder / "bin/nsys");
+  if (base::find_program("nsys")) GTEST_SKIP() << "this machine has one";
+  const base::CommandResult result = run(batch_script(request));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, HasSubstr("There is no nsys in PATH"));
+  EXPECT_THAT(result.output, HasSubstr("fix: Install it where the tasks run"));
+}
+
+TEST_F(JobScript, JobsThatMayShareANodeMeetAtPortsOfTheirOwn) {
+  request.job.master_port = 29500;
+  request.has_port_of_job = true;
+  fake("timeout", "exit 1");  // every port is free
+  EXPECT_EQ(run(batch_script(request), {"SLURM_JOB_ID=12345"}).exit_code, 0);
+  EXPECT_THAT(content(folder / "env"), HasSubstr(":29845 "));
+  std::filesystem::remove(folder / "env");
+  EXPECT_EQ(run(batch_script(request), {"SLURM_JOB_ID=12345", "MASTER_PORT=4000"}).exit_code, 0);
+  EXPECT_THAT(content(folder / "env"), HasSubstr(":4000 "));
+}
+
 TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
   const struct {
     int code;            // of the ranks
@@ -148,6 +169,8 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
       {2, "", "", 1, "RUNNING", 2, false},
       {3, "", "", 1, "RUNNING", 3, false},
       {17, "", "", 1, "RUNNING", 17, false},
+      {126, "", "", 1, "RUNNING", 126, false},
+      {127, "", "", 1, "RUNNING", 127, false},
       {4, "", "", 1, "RUNNING", 4, true},
       {4, "", "4 7 0 8\n", 9, "RUNNING", 4, true},
       {4, "", "4 7 2 9\n", 9, "RUNNING", 4, true},

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -12,65 +11,12 @@
 
 #include "pharos/base/text.h"
 #include "pharos/config/problem.h"
+#include "pharos/launch/cluster/named_paths.h"
+#include "pharos/launch/slurm/job_limits.h"
 
 namespace pharos::launch::slurm {
 namespace fs = std::filesystem;
 namespace {
-
-bool is_file_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-enum class PathKind : std::uint8_t { kFolder, kFile, kPrefix };  ///< a prefix is one of .bin and .idx
-
-/// A path of the configuration and what must be there.
-struct NamedPath {
-  std::string field;
-  std::string path;
-  PathKind kind = PathKind::kFolder;
-};
-
-bool is_number(const std::string& text) {
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
-}
-
-void add_blend(std::vector<NamedPath>& paths, const std::string& field, const std::vector<std::string>& entries) {
-  for (const std::string& entry : entries) {
-    if (entries.size() > 1 && is_number(entry)) continue;  // a weight
-    paths.push_back({field, entry, PathKind::kPrefix});
-  }
-}
-
-std::vector<NamedPath> paths_of(const config::RunConfig& config) {
-  std::vector<NamedPath> paths;
-  const auto add = [&paths](const char* field, const std::optional<std::string>& path,
-                            PathKind kind = PathKind::kFolder) {
-    if (path && !path->empty()) paths.push_back({field, *path, kind});
-  };
-  add("model.hf_path", config.model.hf_path);
-  // A relative name is one of the hub for that tokenizer.
-  const auto& tokenizer = config.tokenizer.tokenizer_model;
-  if (config.tokenizer.tokenizer_type != config::TokenizerType::kHuggingFace ||
-      (tokenizer && tokenizer->starts_with('/')))
-    add("tokenizer.tokenizer_model", tokenizer, PathKind::kFile);
-  add("tokenizer.vocab_file", config.tokenizer.vocab_file, PathKind::kFile);
-  add("tokenizer.merge_file", config.tokenizer.merge_file, PathKind::kFile);
-  add("checkpoint.load", config.checkpoint.load);
-  add("checkpoint.pretrained_checkpoint", config.checkpoint.pretrained_checkpoint);
-  add_blend(paths, "dataset.data_path", config.dataset.data_path);
-  add_blend(paths, "dataset.blend", config.dataset.blend);
-  for (const auto& blend : config.dataset.blend_per_split) add_blend(paths, "dataset.blend_per_split", blend);
-  return paths;
-}
-
-bool is_there(const fs::path& path, PathKind kind) {
-  if (kind != PathKind::kPrefix) return is_file_there(path);
-  return is_file_there(path.string() + ".bin") && is_file_there(path.string() + ".idx");
-}
 
 /// The remedy for a path that no mount shows.
 std::string remedy_for_hidden(const NamedPath& named, const ContainerView& view) {
@@ -82,6 +28,23 @@ std::string remedy_for_hidden(const NamedPath& named, const ContainerView& view)
     return "The working folder is not in the container: mount it, or give an absolute path that is.";
   const std::string folder = (named.kind == PathKind::kFolder ? here : here.parent_path()).string();
   return "Add the mount " + folder + ":" + folder + " to --mounts or $MOUNT.";
+}
+
+/// A job that asks for more waits for good.
+void check_time(const SlurmRequest& request, const NodeGroup& group, Problems& problems) {
+  if (request.time.empty() || !group.time_limit_seconds) return;
+  try {
+    const auto limit = parse_time_limit(request.time);
+    if (limit && *limit <= *group.time_limit_seconds) return;
+  } catch (const base::UserError&) {
+    return;  // check_limits says so
+  }
+  const std::string minutes = std::to_string(*group.time_limit_seconds / 60);
+  problems.push_back({.what = "--time " + request.time + " is more than partition " + group.partition +
+                              " allows: " + minutes + " minutes.",
+                      .where = "--time",
+                      .fix = "Ask for at most --time " + minutes +
+                             ", or for another partition; --requeue or --chain continue a run that is longer."});
 }
 
 /// sbatch would say so too, but after the other problems are solved, and of fewer nodes not at all.
@@ -128,6 +91,7 @@ void check_nodes(const SlurmRequest& request, const std::vector<NodeGroup>& all,
                         .fix = "Ask for fewer, or for another partition."});
     return;
   }
+  check_time(request, nodes.front(), problems);
   const std::int64_t ranks = request.job.gpus_per_node;
   if (request.asks_for_gpus) {
     check(
@@ -208,19 +172,54 @@ bool check_paths(const config::ResolvedConfig& resolved, const ContainerView* vi
     const auto here = view == nullptr ? std::optional<fs::path>(named.path) : view->on_host(named.path);
     if (!here) {
       problems.push_back({.what = named.field + " = " + named.path + " is not visible inside the container.",
-                          .where = resolved.origin_of(named.field).text,
+                          .where = where_from(resolved, named),
                           .why = "No mount shows it there.",
                           .fix = remedy_for_hidden(named, *view)});
     } else if (!is_there(*here, named.kind)) {
       problems.push_back({.what = named.field + " = " + named.path + " does not exist" +
                                   (view == nullptr ? "." : ": it would be " + here->string() + " here."),
-                          .where = resolved.origin_of(named.field).text,
+                          .where = where_from(resolved, named),
                           .why = named.kind == PathKind::kPrefix ? "A prefix stands for two files, .bin and .idx." : "",
                           .fix = "Correct the path."});
     }
     if (problems.size() != before && named.field == "model.hf_path") is_readable = false;
   }
   return is_readable;
+}
+
+void check_recipe_path(const std::string& recipe, const ContainerView& view, Problems& problems) {
+  if (!is_recipe_path(recipe) || !is_file_there(recipe)) return;
+  const auto here = view.on_host(recipe);
+  if (here && is_file_there(*here)) return;
+  std::string fix = remedy_for_hidden({.field = "recipe", .path = recipe, .kind = PathKind::kFile}, view);
+  if (const auto inside = view.in_container(fs::absolute(recipe).lexically_normal())) {
+    fix = "In the container it is " + inside->string() +
+          ": mount its folder under the name that it has here, or write the path relative to the working folder.";
+  }
+  problems.push_back({.what = "The recipe file " + recipe + " is not visible inside the container.",
+                      .where = "command line",
+                      .why = "The tasks read it themselves.",
+                      .fix = fix});
+}
+
+void check_limits(const SlurmRequest& request, Problems& problems) {
+  const auto collect = [&problems](const auto& action) {
+    try {
+      action();
+    } catch (const base::UserError& error) {
+      add_problems(problems, error);
+    }
+  };
+  std::optional<std::int64_t> limit, signal;
+  if (!request.time.empty()) collect([&] { limit = parse_time_limit(request.time); });
+  if (!request.signal.empty()) collect([&] { signal = parse_signal(request.signal); });
+  if (!limit || !signal || *limit > *signal) return;
+  problems.push_back(
+      {.what = "--time " + request.time + " is " + std::to_string(*limit) + " s; --signal " + request.signal +
+               " would come " + std::to_string(*signal) + " s before its end.",
+       .where = "--time, --signal",
+       .why = "The ranks would be told to leave as soon as they start.",
+       .fix = "Give the job more time, or fewer seconds to save: --signal TERM@" + std::to_string(*limit / 4) + "."});
 }
 
 void check_cluster(const SlurmRequest& request, const ClusterFacts& facts, double memory_bytes, Problems& problems) {

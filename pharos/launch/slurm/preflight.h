@@ -28,8 +28,14 @@ void check_container(const ContainerRequest& container, const std::vector<Mount>
 /// `view` (null: no container), and there at all. Returns whether model.hf_path can be read from this machine.
 bool check_paths(const config::ResolvedConfig& resolved, const ContainerView* view, Problems& problems);
 
-/// The partition is there and has nodes of that number, CPUs, GPUs and memory; --mpi and pyxis are known to srun.
-/// memory_bytes: what the ranks of a node need of the machine's memory; 0: unknown.
+/// A recipe that is given as a file is shown to the tasks under the same name.
+void check_recipe_path(const std::string& recipe, const ContainerView& view, Problems& problems);
+
+/// --time and --signal are what SLURM can read, and the signal comes after the start. Needs no SLURM.
+void check_limits(const SlurmRequest& request, Problems& problems);
+
+/// The partition is there, allows the time, and has nodes of that number, CPUs, GPUs and memory; --mpi and pyxis are
+/// known to srun. memory_bytes: what the ranks of a node need of the machine's memory; 0: unknown.
 void check_cluster(const SlurmRequest& request, const ClusterFacts& facts, double memory_bytes, Problems& problems);
 
 }  // namespace pharos::launch::slurm

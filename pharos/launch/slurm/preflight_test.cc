@@ -218,6 +218,64 @@ TEST_F(Preflight, FindsPathsThatTasksCannotSee) {
   EXPECT_EQ(problems[1].fix, "It is not on this machine either: correct the path.");
 }
 
+TEST_F(Preflight, FindsLimitsThatSlurmWouldNotTake) {
+  const ClusterFacts facts = {
+      .missing_commands = {},
+      .nodes = parse_node_groups("2|16|4000|(null)|short*|30:00\n1|16|4000|(null)|long|infinite\n")};
+  const struct {
+    const char *partition, *time, *signal;
+    std::vector<std::string> problems;
+  } kCases[] = {
+      {"", "30", "TERM@120", {}},
+      {"long", "10-0", "B:TERM@120", {}},
+      {"long", "infinite", "", {}},
+      {"", "31", "TERM@120", {"--time 31 is more than partition short allows: 30 minutes."}},
+      {"", "infinite", "TERM", {"--time infinite is more than partition short allows: 30 minutes."}},
+      {"", "2", "TERM@120", {"--time 2 is 120 s; --signal TERM@120 would come 120 s before its end."}},
+      {"",
+       "1h",
+       "TERM@2m",
+       {"'1h' is no time limit.",
+        "'TERM@2m' is no signal before the time limit: the seconds are no whole number up to 65535."}},
+  };
+  for (const auto& item : kCases) {
+    request.partition = item.partition;
+    request.time = item.time;
+    request.signal = item.signal;
+    problems.clear();
+    check_limits(request, problems);
+    check_cluster(request, facts, 0, problems);
+    EXPECT_EQ(whats(problems), item.problems) << item.time;
+  }
+}
+
+TEST_F(Preflight, FindsARecipeFileThatTasksCannotSee) {
+  const std::string here = folder.string();
+  base::write_file_atomically(folder / "mine.yaml", "base: quickstart\n");
+  const ContainerView same(parse_mounts(here + ":" + here, "/"), folder);
+  check_recipe_path(here + "/mine.yaml", same, problems);
+  const ContainerView other(parse_mounts(here + ":/other", "/"), folder);
+  check_recipe_path("quickstart", other, problems);
+  EXPECT_THAT(problems, IsEmpty());
+  check_recipe_path(here + "/mine.yaml", other, problems);
+  EXPECT_THAT(whats(problems),
+              ElementsAre("The recipe file " + here + "/mine.yaml is not visible inside the container."));
+  EXPECT_THAT(fixes(problems), ElementsAre(HasSubstr("In the container it is /other/mine.yaml")));
+}
+
+TEST_F(Preflight, NamesTheCommandLineWhenItGaveAParameter) {
+  config::ResolvedConfig resolved;
+  resolved.config.model.hf_path = "/no/w";
+  resolved.origins["model.hf_path"] = {config::Origin::Kind::kRecipe, "recipe r (r.yaml:1)"};
+  EXPECT_FALSE(check_paths(resolved, nullptr, problems));
+  config::Value given = config::Value::of_string("/no/w");
+  given.origin = {config::Origin::Kind::kCommandLine, "command line"};
+  resolved.parameters["weights"] = given;
+  EXPECT_FALSE(check_paths(resolved, nullptr, problems));
+  EXPECT_EQ(problems[0].where, "recipe r (r.yaml:1)");
+  EXPECT_EQ(problems[1].where, "command line, weights=/no/w");
+}
+
 TEST_F(Preflight, SaysEverythingAtOnce) {
   throw_if_any(problems);
   add_problems(problems,
