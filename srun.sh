@@ -60,6 +60,7 @@ if [ -n "${SQSH:-}" ]; then
       continue
     fi
     source=$(realpath "$source")
+    case $source in *[,:]*) fail "The mount '$source' has a comma or colon, which pyxis cannot read." "Name other sources in MOUNT." ;; esac
     case $entry in *:*) target=${entry#*:} ;; *) target=$source ;; esac
     mounts+=${mounts:+,}$source:$target
     if [ "$source" = "$(realpath .)" ]; then container+=("--container-workdir=${target%%:*}"); fi
@@ -134,7 +135,8 @@ export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 pharos=$1 profile=$2 nsys_ranks=$3 run_folder=$4
 shift 4
 words=("$@")
-for i in "${!words[@]}"; do case ${words[i]} in --*) unset "words[i]" ;; esac; done
+# Recipe and overrides: not the options of train and their values.
+for i in "${!words[@]}"; do case $i:${words[i]} in 0:* | *:[!-]*=*) ;; *) unset "words[i]" ;; esac; done
 lines=$("$pharos" env show "${words[@]}" --profile "$profile" --nodes "$SLURM_NNODES" --gpus-per-node "$LOCAL_WORLD_SIZE" --export) || exit
 eval "$lines"
 set -- "$pharos" train "$@" --run-dir "$run_folder"

@@ -104,7 +104,8 @@ std::string remedy_for(const std::string& message) {
 
 void submit(const slurm::SlurmRequest& request, const LaunchOptions& options) {
   const fs::path path = request.job.run_folder / "launch.sbatch";
-  const bool is_new = !fs::exists(request.job.run_folder);
+  std::error_code unknown;  // what is wrong with the folder is said when it is made
+  const bool is_new = !fs::exists(request.job.run_folder, unknown);
   base::make_directories(request.job.run_folder);
   base::write_file_atomically(path, slurm::batch_script(request));
   std::vector<std::string> jobs;
@@ -140,8 +141,8 @@ void submit(const slurm::SlurmRequest& request, const LaunchOptions& options) {
 }
 
 void run_launch(const LaunchOptions& options) {
-  if (!options.node_list.empty()) {
-    for (const std::string& host : base::expand_node_list(options.node_list)) std::cout << host << "\n";
+  if (options.node_list) {
+    for (const std::string& host : base::expand_node_list(*options.node_list)) std::cout << host << "\n";
     return;
   }
   const lens::ProcessEnvironment environment;

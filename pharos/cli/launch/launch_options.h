@@ -30,7 +30,7 @@ struct LaunchOptions {
   std::int64_t max_requeues = 3;
   std::int64_t chain_length = 1;
   std::vector<std::string> srun_arguments, sbatch_arguments, train_arguments, variables;
-  std::string node_list;  ///< --expand-nodes: print its hosts, nothing else
+  std::optional<std::string> node_list;  ///< --expand-nodes: print its hosts, nothing else
 };
 
 void add_launch_options(CLI::App& command, LaunchOptions& options);

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <regex>
 #include <sstream>
+#include <utility>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
 #include "pharos/base/subprocess.h"
+#include "pharos/base/text.h"
 #include "pharos/cli/run_source.h"
 #include "pharos/config/resolve.h"
 #include "pharos/launch/cluster/named_paths.h"
@@ -66,6 +69,7 @@ class Maker {
     read_sizes();
     read_container();
     read_words();
+    check_batch_options();
     slurm::check_limits(result_.slurm, problems_);
     note_early_signal();
     if (view_) slurm::check_recipe_path(options_.recipe, *view_, problems_);
@@ -121,6 +125,12 @@ class Maker {
     if (options_.has_no_container) return;
     auto image = options_.image ? options_.image : environment_.get_nonblank("SQSH");
     if (!image && fs::exists(kDefaultImage)) image = kDefaultImage;
+    if (image && image->empty()) {
+      problems_.push_back({.what = "The name of the image is empty.",
+                           .where = "--image",
+                           .fix = "Name a squashfs file, or add --no-container."});
+      return;
+    }
     if (!image) {
       note("no --image, no $SQSH and no ./" + std::string(kDefaultImage) + ": the tasks run Pharos of the nodes.");
       if (options_.mounts)
@@ -173,11 +183,52 @@ class Maker {
                     : job().container         ? "pharos"
                                               : request.host_program.string();
     for (const std::string& name : options_.variables) {
+      if (!launch::is_shell_name(name)) {
+        problems_.push_back({.what = "'" + name + "' is no name of a variable.",
+                             .where = "--env",
+                             .fix = "Give one name, several with several --env."});
+        continue;
+      }
       if (environment_.get(name)) continue;
       problems_.push_back({.what = "The variable " + name + " is not set.",
                            .where = "--env " + name,
                            .fix = "Set it, or leave out the option."});
     }
+  }
+
+  /// What only sbatch can do is not passed over where srun starts at once.
+  void check_batch_options() {
+    static const std::regex kArray(R"(\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?)");
+    if (!options_.array.empty() && !std::regex_match(options_.array, kArray)) {
+      problems_.push_back({.what = "--array " + options_.array + " is no list of task numbers.",
+                           .where = "--array",
+                           .fix = "Write it as sbatch reads it, for example 1-4, 1-9:2 or 1,3,5%2."});
+    }
+    if (!in_allocation_) return;
+    const LaunchOptions none;
+    const std::pair<const char*, bool> given[] = {{"--time", options_.time != none.time},
+                                                  {"--account", options_.account != none.account},
+                                                  {"--partition", options_.partition != none.partition},
+                                                  {"--qos", options_.qos != none.qos},
+                                                  {"--constraint", options_.constraint != none.constraint},
+                                                  {"--array", options_.array != none.array},
+                                                  {"--job-name", options_.job_name != none.job_name},
+                                                  {"--signal", options_.signal != none.signal},
+                                                  {"--sbatch-arg", options_.sbatch_arguments != none.sbatch_arguments},
+                                                  {"--requeue", options_.is_requeued},
+                                                  {"--max-requeues", options_.max_requeues != none.max_requeues},
+                                                  {"--chain", options_.chain_length != none.chain_length},
+                                                  {"--wait", options_.waits}};
+    std::vector<std::string> names;
+    for (const auto& [name, is_given] : given) {
+      if (is_given) names.emplace_back(name);
+    }
+    if (names.empty()) return;
+    problems_.push_back(
+        {.what = base::join(names, ", ") + (names.size() == 1 ? " is" : " are") + " for jobs of sbatch.",
+         .where = "command line",
+         .why = "This is an allocation that is running already: srun starts the ranks in it at once.",
+         .fix = "Leave them out, or launch from outside of the allocation."});
   }
 
   /// Overrides as checked here: of an array those of its first task.
@@ -348,7 +399,8 @@ class Maker {
                                 : fs::path(options_.run_folder);
     job().run_folder = fs::absolute(folder).lexically_normal();
     result_.slurm.task_run_folder = job().run_folder;
-    if (fs::exists(job().run_folder / "run.yaml"))
+    std::error_code unknown;  // what is wrong with the folder is said when it is made
+    if (fs::exists(job().run_folder / "run.yaml", unknown))
       note("'" + job().run_folder.string() + "' holds a run; the job continues it.");
     if (!view_) return;
     if (const auto inside = view_->in_container(job().run_folder)) {

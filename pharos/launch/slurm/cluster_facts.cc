@@ -94,6 +94,7 @@ ClusterFacts read_cluster_facts(const std::vector<std::string>& needed_commands)
   const base::CommandResult nodes = ask({"sinfo", "-h", "-e", "-o", "%D|%c|%m|%G|%P|%l"});
   if (nodes.exit_code != 0) {
     facts.silence = nodes.error.substr(0, nodes.error.find('\n'));
+    if (nodes.timed_out) facts.silence = "sinfo gave no answer within 20 s";
     if (facts.silence.empty()) facts.silence = "sinfo ended with code " + std::to_string(nodes.exit_code);
     return facts;
   }

@@ -304,11 +304,6 @@ std::string batch_script(const SlurmRequest& request) {
 }
 
 std::string allocation_script(const SlurmRequest& request) {
-  if (!request.array.empty()) {
-    throw base::UserError({.what = "--array needs jobs of its own; this is an allocation that is running already.",
-                           .where = "command line",
-                           .fix = "Leave the allocation, or leave out --array."});
-  }
   std::string text = "#!/bin/bash\n" + settings(request, false) + finish_functions(request, false);
   text += std::string(kFail) + folders(request) + std::string(kTimeLimit) + std::string(kMaster);
   text += task_text(request) + srun_words(request) + train_words(request);

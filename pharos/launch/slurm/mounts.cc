@@ -40,6 +40,12 @@ Mount parse_mount(std::string_view entry, const fs::path& folder) {
   mount.target = parts.size() > 1 ? normal(parts[1]) : mount.source;
   if (!mount.target.is_absolute()) refuse(entry, "the target is not an absolute path");
   if (parts.size() > 2) mount.flags = parts[2];
+  if (mount.text().find(',') != std::string::npos || mount.source.string().find(':') != std::string::npos) {
+    throw base::UserError({.what = "The mount of '" + mount.source.string() + "' has a comma or colon in a name.",
+                           .where = "--mounts or $MOUNT",
+                           .why = "pyxis takes these for the end of a name.",
+                           .fix = "Work in a folder of another name, or name other sources in --mounts."});
+  }
   return mount;
 }
 
