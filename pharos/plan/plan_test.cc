@@ -431,6 +431,8 @@ TEST(Render, TextAndJsonAgree) {
   EXPECT_THAT(text, HasSubstr("dp: gradients"));
   EXPECT_THAT(text, Not(HasSubstr("edp")));
   EXPECT_THAT(text, HasSubstr("Theoretical memory footprints: weight and optimizer="));
+  EXPECT_THAT(text, Not(HasSubstr("none: checkpoint.save_interval")));
+  EXPECT_THAT(render(plan_of({"checkpoint.save_interval=0"}), false), HasSubstr("none: checkpoint.save_interval = 0"));
 }
 
 }  // namespace

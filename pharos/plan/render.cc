@@ -243,7 +243,9 @@ void add_run(Page& page, const Plan& plan) {
   const CheckpointPlan& checkpoint = plan.checkpoint;
   page.row("checkpoint", format_bytes(checkpoint.size_bytes), grouped(std::llround(checkpoint.size_bytes)) + " bytes");
   page.row("checkpoints saved", grouped(checkpoint.num_saves),
-           fmt::format("{} kept: {}", checkpoint.num_kept, format_bytes(checkpoint.kept_bytes())));
+           checkpoint.num_saves == 0
+               ? "none: checkpoint.save_interval = 0"
+               : fmt::format("{} kept: {}", checkpoint.num_kept, format_bytes(checkpoint.kept_bytes())));
 }
 
 void add_chunks(Page& page, const std::vector<ModelChunk>& chunks) {

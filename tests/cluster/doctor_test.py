@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 from pharos_program import PROGRAM, run
@@ -139,12 +140,16 @@ class OneNode(DoctorTest):
         root = self.node({
             f"{device}/device/vendor": "0x1d0f", f"{device}/ports/1/state": "4: ACTIVE",
             f"{device}/ports/1/rate": "100 Gb/sec (4X EDR)", f"{device}/ports/1/link_layer": "Unspecified",
-            "dev/infiniband/uverbs0": "", "opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": "",
+            "dev/infiniband/uverbs0": "", "sys/class/net/ens5/operstate": "up", "opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": "",
         })
         options = ("--only", "provider", "--system-root", root)
         value = self.find(self.doctor(*options, code=2), "provider")
         self.assertEqual(value["data"]["network"], "sockets")
         self.assertIn("LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib", value["remedy"])
+        shutil.copy(FAKE_DRIVER, self.folder / "libnccl-net-ofi.so")  # the name that --profile sets
+        self.doctor(*options, code=2, LD_LIBRARY_PATH=self.folder)
+        planned = self.doctor(*options, "--profile", "efa", LD_LIBRARY_PATH=self.folder)
+        self.assertEqual(self.find(planned, "provider")["data"]["network"], "libfabric with EFA")
         (self.folder / "libnccl-net.so").symlink_to(FAKE_DRIVER)
         good = self.doctor(*options, LD_LIBRARY_PATH=self.folder)
         self.assertEqual(self.find(good, "provider")["data"]["network"], "libfabric with EFA")
@@ -169,13 +174,20 @@ class OneNode(DoctorTest):
         findings = self.doctor("--image", "--versions", table, code=2, LD_LIBRARY_PATH=self.folder, FAKE_NCCL_VERSION=22705)
         self.assertIn("2.27.5 is there", self.find(findings, "image", "NCCL_VERSION")["value"])
 
+    def test_an_option_that_no_chosen_check_reads_is_a_note(self):
+        findings = self.doctor("--only", "cpu,disk", "--gpus", "5", "--shared", self.folder, "--run-dir", self.folder, *FAST)
+        noted = {one["subject"]: one["verdict"] for one in findings if one["check"] == "options"}
+        self.assertEqual(noted, {name: "note" for name in ("--gpus", "--shared", "--device")})
+
     def test_mistakes_of_the_command_line(self):
         for words, message in (
             (("--only", "netwrk"), "Did you mean network"),
             (("--only", "pairs"), "need several ranks"),
             (("--log", str(self.folder / "none")), "none"),
+            (("--profile", "rocket"), "no network profile 'rocket'"),
             (("--timeout", "0"), "whole number"),
             (("--expect-gin",), "--log"),
+            (("--json", ""), "empty"),
         ):
             finished = run("doctor", *words, env=environment())
             self.assertEqual(finished.returncode, 2, finished.stdout)
@@ -197,6 +209,17 @@ class SeveralRanks(DoctorTest):
         self.assertEqual(len(self.find(findings, "outliers", "gemm")["data"]["values"]), 2)
         self.assertEqual(self.find(findings, "token")["verdict"], "ok")
         self.assertEqual(list(shared.iterdir()), [])
+
+    def test_ranks_of_one_machine_are_interrupted(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process = self.start("--nproc", "2", *FAST, env=environment())
+            ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while len(ranks.read_text().split()) < 2 and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(number)
+            output = process.communicate(timeout=100)[0]
+            self.assertEqual(process.returncode, 128 + number, output)
+            self.assertIn(f"interrupted by {number.name}", output)
 
     def test_nodes_that_differ(self):
         """Two nodes with another NCCL each, whose folder of the same name is not the same one."""

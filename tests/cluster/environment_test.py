@@ -34,7 +34,7 @@ class EnvironmentTest(unittest.TestCase):
             result = show("--sysfs", root)
             self.assertTrue(result.stdout.startswith("Profile efa: 1 EFA device (rdmap0s6)"), result.stdout)
             self.assertIn("FI_PROVIDER=efa\n  profile efa: ", result.stdout)
-        self.assertTrue(show("--profile", "ib").stdout.startswith("Profile ib: --profile\n"))
+        self.assertTrue(show("--profile", "ib").stdout.startswith("Profile ib: named by --profile\n"))
 
     def test_recipe_and_user_overrule_and_are_named(self):
         plan, variables = self.json_of("--profile", "efa", RECIPE, "dist.device=cuda", "++env_vars.NCCL_BUFFSIZE=4194304", "--nodes", "1",
@@ -44,6 +44,12 @@ class EnvironmentTest(unittest.TestCase):
         self.assertEqual(variables["NCCL_BUFFSIZE"]["origin"], "command line")
         self.assertIn("pretrain_model", variables["TORCH_NCCL_HIGH_PRIORITY"]["origin"])
         self.assertTrue(any("NCCL_DEBUG=TRACE" in warning for warning in plan["warnings"]))
+
+    def test_a_shipped_recipe_leaves_reductions_in_the_switch_to_the_rule(self):
+        for registered, value in (("false", "0"), ("true", "1")):
+            plan, variables = self.json_of("--profile", "efa", RECIPE, f"ddp.nccl_ub={registered}")
+            self.assertEqual((variables["NCCL_NVLS_ENABLE"]["value"], variables["NCCL_NVLS_ENABLE"]["origin"]), (value, "rule"))
+            self.assertFalse([warning for warning in plan["warnings"] if "NCCL_NVLS_ENABLE" in warning])
 
     def test_exported_lines_are_evaluated(self):
         exported = show("--profile", "efa", RECIPE, "++env_vars.ODD='a \"b\" $c `d`'", "--export", FI_PROVIDER="tcp")
@@ -58,6 +64,7 @@ class EnvironmentTest(unittest.TestCase):
             ("--profile", "rocket"): "no network profile 'rocket'",
             (RECIPE, "model.tensor_model_parallel_size=3", "--nodes", "1"): "tensor_model_parallel_size",
             ("no_such_recipe",): "no_such_recipe",
+            ("--sysfs", "/nonexistent"): "/nonexistent",
         }.items():
             result = show(*words)
             self.assertEqual(result.returncode, 2, words)

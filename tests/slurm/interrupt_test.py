@@ -102,6 +102,7 @@ class Interrupted(SlurmTest):
         self.cluster.command("scancel", job)
         output = self.assert_job(job, "CANCELLED", 4, restarts=1)
         self.assertIn("Node failure on n2", output)
+        self.assertIn(f"slurm-{job}.log: srun: error: Node failure on n2", self.pharos("goodput", self.folder / "lost").stdout)
         found = losses(self.folder / "lost")
         self.assertEqual(found, self.uninterrupted("lost_reference", max(found)))
 

@@ -16,7 +16,9 @@
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/base/text.h"
 #include "pharos/cli/doctor/benchmarks.h"
+#include "pharos/cli/doctor/doctor_environment.h"
 #include "pharos/cli/doctor/doctor_ranks.h"
 #include "pharos/cli/doctor/doctor_report.h"
 #include "pharos/cli/doctor/job_checks.h"
@@ -61,6 +63,36 @@ std::optional<std::vector<std::string>> chosen_node_checks(const std::vector<std
   return names;
 }
 
+/// A note for each option that none of the chosen checks reads.
+launch::Findings unread_options(const DoctorArguments& arguments) {
+  struct Option {
+    const char* name;
+    bool is_given;
+    std::vector<std::string> checks;  ///< that read it
+  };
+  const std::vector<Option> options = {
+      {"--gpus", arguments.num_gpus.has_value(), {"gpu", "variables"}},
+      {"--shared", !arguments.shared_folder.empty(), {"shared", "token"}},
+      {"--run-dir", arguments.run_folder != DoctorArguments().run_folder, {"disk"}},
+      {"--device", arguments.device != DoctorArguments().device, {"gemm", "bandwidth", "collectives", "pairs"}}};
+  launch::Findings notes;
+  for (const Option& option : options) {
+    const auto is_read = [&](const std::string& name) {
+      return std::find(option.checks.begin(), option.checks.end(), name) != option.checks.end();
+    };
+    if (!option.is_given || arguments.only.empty() ||
+        std::any_of(arguments.only.begin(), arguments.only.end(), is_read))
+      continue;
+    notes.push_back({.check = "options",
+                     .subject = option.name,
+                     .value = "no check of --only reads it",
+                     .verdict = launch::Verdict::kNote,
+                     .remedy = "Its checks: " + base::join(option.checks, ", ") + ".",
+                     .data = {}});
+  }
+  return notes;
+}
+
 class Doctor {
  public:
   explicit Doctor(const DoctorArguments& arguments)
@@ -82,6 +114,7 @@ class Doctor {
 
   void examine_nodes() {
     require_something_to_do();
+    if (ranks_.rank == 0) report_.add(unread_options(arguments_));
     const std::string device = choose_device();
     launch::RankReport own{.rank = ranks_.rank, .host = node_.host, .device = device, .findings = node_part(device)};
     if (is_several()) {
@@ -204,6 +237,7 @@ void list_checks() {
 }
 
 void run_doctor(const DoctorArguments& arguments) {
+  if (!arguments.profile.empty()) restart_with_profile(arguments.profile);
   if (arguments.lists) return list_checks();
   launch::require_known_checks(arguments.only);
   if (arguments.num_ranks > 0) return set_exit_code(examine_on_ranks(arguments));
@@ -224,6 +258,8 @@ void add_options_of_checks(CLI::App& command, DoctorArguments& arguments) {
                      "Folder that all nodes share: its speed, and that it is the same");
   command.add_option("--run-dir", arguments.run_folder, "Folder of the run, whose disk is looked at")
       ->capture_default_str();
+  command.add_option("--profile", arguments.profile,
+                     "With the variables that pharos launch sets: efa, ib or tcp (default: as the environment is)");
   command.add_option("--device", arguments.device, "What computes and communicates: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
@@ -255,7 +291,10 @@ void add_doctor_command(CLI::App& app) {
   add_options_of_time(*command, *arguments);
   CLI::Option* nproc = command->add_option("--nproc", arguments->num_ranks, "Start so many ranks on this machine")
                            ->check(whole_number<std::int64_t>(1, 4096));
-  command->add_option("--json", arguments->json_path, "Write the findings as JSON to a file, or with - to the output");
+  command->add_option("--json", arguments->json_path, "Write the findings as JSON to a file, or with - to the output")
+      ->check(CLI::Validator(
+          [](const std::string& path) -> std::string { return path.empty() ? "the name of the file is empty" : ""; },
+          "", "not empty"));
   CLI::Option* log =
       command->add_option("--log", arguments->logs, "Logs of NCCL to judge (NCCL_DEBUG=INFO), nothing else")
           ->excludes(nproc);

@@ -1,7 +1,9 @@
 #include "pharos/cli/doctor/doctor_ranks.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <iostream>
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
@@ -40,6 +42,13 @@ int verdict_of(const std::vector<launch::RankEnd>& ends) {
   return launch::exit_code_of(ends);
 }
 
+/// The signal that asked this process to end and that ended a rank; 0: none, the ranks have come to their own ends.
+int interruption_of(const launch::Attempt& attempt, const std::vector<launch::RankEnd>& ends) {
+  const auto was_ended = [](const launch::RankEnd& end) { return launch::asks_to_end(end.signal); };
+  const auto ended = std::find_if(ends.begin(), ends.end(), was_ended);
+  return attempt.was_asked_to_end() && ended != ends.end() ? ended->signal : 0;
+}
+
 }  // namespace
 
 int examine_on_ranks(const DoctorArguments& arguments) {
@@ -62,7 +71,13 @@ int examine_on_ranks(const DoctorArguments& arguments) {
                            .signal_mask = signals.mask_before()});
     }
   }
-  return verdict_of(attempt.run());
+  const std::vector<launch::RankEnd> ends = attempt.run();
+  if (const int signal = interruption_of(attempt, ends); signal != 0) {
+    std::cerr << "doctor: interrupted by "
+              << "SIG" << ::sigabbrev_np(signal) << "; not all checks were made\n";
+    return 128 + signal;
+  }
+  return verdict_of(ends);
 }
 
 }  // namespace pharos::cli

@@ -14,6 +14,7 @@ struct DoctorArguments {
   std::optional<std::int64_t> num_gpus;
   std::string shared_folder;
   std::string run_folder = ".";
+  std::string profile;  ///< empty: the environment as it is
   std::string device = "auto";
   std::string system_root = "/";
   std::int64_t timeout_s = 120;
@@ -27,7 +28,8 @@ struct DoctorArguments {
   std::string versions_path;
 };
 
-/// Starts this program `num_ranks` times with the same options and waits. Returns the exit code.
+/// Starts this program `num_ranks` times with the same options and waits. Returns the exit code; 128 + signal when one
+/// asked this process to end.
 int examine_on_ranks(const DoctorArguments& arguments);
 
 }  // namespace pharos::cli

@@ -59,7 +59,7 @@ void show(const Arguments& arguments) {
                            .where = "environment",
                            .fix = "Set it to at least 1, or give --gpus-per-node."});
   }
-  launch::DetectedProfile network{.profile = launch::NetworkProfile::kTcp, .evidence = "--profile"};
+  launch::DetectedProfile network{.profile = launch::NetworkProfile::kTcp, .evidence = "named by --profile"};
   if (arguments.profile.empty()) {
     network = launch::detect_network_profile(arguments.sysfs);
   } else {
@@ -96,6 +96,7 @@ void add_env_command(CLI::App& app) {
   show_command->add_option("--profile", arguments->profile,
                            "What connects the nodes: efa, ib or tcp (default: by the devices of this machine)");
   show_command->add_option("--sysfs", arguments->sysfs, "Root of the devices that decide the profile")
+      ->check(CLI::ExistingDirectory)
       ->capture_default_str()
       ->excludes("--profile");
   show_command->add_option("--gpu", arguments->gpu, "GPU of the nodes (default: the one in the recipe's name)")

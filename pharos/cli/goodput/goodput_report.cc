@@ -81,6 +81,7 @@ std::string render_attempts(const GoodputReport& report) {
     if (!account.record.message.empty())
       text += fmt::format("attempt {}: {}\n", account.record.number, account.record.message);
   }
+  for (const std::string& failure : report.node_failures) text += failure + "\n";
   return text;
 }
 
@@ -183,6 +184,7 @@ json goodput_json(const std::vector<RunGoodput>& runs) {
     list.push_back({{"folder", run.folder.string()},
                     {"run_id", run.report.run_id},
                     {"num_damaged_lines", run.report.num_damaged_lines},
+                    {"node_failures", run.report.node_failures},
                     {"attempts", attempts},
                     {"totals", totals_json(run.report.seconds, run.report.steps, run.report.useful_steps)}});
   }

@@ -35,6 +35,13 @@ TEST(GoodputReport, TableSaysWhereTheTimeWent) {
   EXPECT_THAT(render_goodput({run(), run()}), HasSubstr("all 2 runs · 20 of 24 steps useful"));
 }
 
+TEST(GoodputReport, LostNodesAreBelowTheAttempts) {
+  RunGoodput lost = run();
+  lost.report.node_failures = {"slurm-7.log: srun: error: Node failure on n2"};
+  EXPECT_THAT(render_goodput({lost}), HasSubstr("\nslurm-7.log: srun: error: Node failure on n2\n\n"));
+  EXPECT_EQ(goodput_json({lost})["runs"][0]["node_failures"].size(), 1u);
+}
+
 TEST(GoodputReport, JsonHasTheSame) {
   const nlohmann::json json = goodput_json({run(), run()});
   ASSERT_EQ(json["runs"].size(), 2u);

@@ -34,7 +34,7 @@ void add_life_options(CLI::App& command, LaunchOptions& options) {
   group->add_flag("--wait", options.waits, "Return when the job has ended, with its code");
   group->add_flag("--requeue,!--no-requeue", options.is_requeued,
                   "Put the job back into the queue after an interruption or a crash");
-  group->add_option("--max-requeues", options.max_requeues, "After a crash at most this many restarts (default: 3)")
+  group->add_option("--max-requeues", options.max_requeues, "At most this many starts in a row that save no further step (default: 3)")
       ->check(whole_number<std::int64_t>(0, 1'000'000));
   group->add_option("--signal", options.signal,
                     "SIGNAL@SECONDS before the time limit that tasks are to save and leave (default: TERM@120)");

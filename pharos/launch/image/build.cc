@@ -129,12 +129,12 @@ class DockerfileBuild {
   }
 
   void run() {
-    std::vector<std::string> words = {builder_, "build", "--tag", reference_, "--file", dockerfile_.string()};
+    std::vector<std::string> words = {builder_, "build", "--tag", reference_, "--file", path_word(dockerfile_)};
     for (const std::string& argument : arguments_) {
       words.emplace_back("--build-arg");
       words.push_back(argument);
     }
-    words.push_back(request_.context.string());
+    words.push_back(path_word(request_.context));
     work_.run("building " + reference_ + " with " + builder_, words);
     if (has_enroot_) {
       import_by_enroot();

@@ -22,6 +22,8 @@
 #include <sstream>
 
 #include "pharos/base/error.h"
+#include "pharos/launch/image/image_work.h"
+#include "pharos/launch/image/inspect.h"
 
 namespace pharos::launch {
 namespace {
@@ -176,13 +178,9 @@ class TemporaryFolder {
 };
 
 void unpack(const fs::path& image, const fs::path& folder, const base::InterruptGuard* guard) {
-  std::error_code error;
-  if (!fs::is_regular_file(image, error)) {
-    throw base::UserError({.what = "There is no image " + image.string() + ".",
-                           .fix = "`pharos image build` makes one; see docs/cluster/image.md."});
-  }
+  require_image_file(image);
   const base::CommandResult result = base::run_command(
-      {.words = {"unsquashfs", "-no-progress", "-no-xattrs", "-dest", folder.string(), image.string()},
+      {.words = {"unsquashfs", "-no-progress", "-no-xattrs", "-dest", folder.string(), path_word(image)},
        .guard = guard});
   // 2: everything is there but for owners and device files, which only root may make.
   if (result.exit_code == 0 || (result.exit_code == 2 && geteuid() != 0)) return;
@@ -229,6 +227,9 @@ ContainerMount parse_mount(const std::string& text) {
   std::error_code error;
   if (!fs::exists(mount.source, error)) fail("There is no " + mount.source.string() + " here.", "Name what exists.");
   if (!mount.target.is_absolute()) fail("The place in the image is not absolute.", "Begin it with a slash.");
+  if (mount.target.lexically_normal() == "/") {
+    fail("The root folder of the image cannot be mounted over: the image would be gone.", "Name a folder in it.");
+  }
   return mount;
 }
 

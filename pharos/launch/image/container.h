@@ -18,7 +18,7 @@ struct ContainerMount {
 
 /// "SOURCE:TARGET[:ro|:rw]", several with commas between them, as --container-mounts of pyxis has it; "PATH" alone is
 /// mounted at the same place. A relative SOURCE is one of the current folder. UserError for another form, for a
-/// relative TARGET and for a SOURCE that does not exist.
+/// relative TARGET, for "/" as TARGET and for a SOURCE that does not exist.
 std::vector<ContainerMount> parse_mounts(const std::string& text);
 
 struct ContainerRun {

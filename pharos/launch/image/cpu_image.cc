@@ -147,15 +147,22 @@ void build_cpu_image(const ImageRequest& request, const fs::path& recipes, const
   const std::string release = release_field("VERSION_CODENAME");
   ImageWork work(result, request.is_dry_run, guard, progress);
   const fs::path overlay = work.temporary("overlay"), settings = work.temporary("apt.conf");
+  const fs::path packages_folder = work.temporary("packages");  // unpacked here: removed however mmdebstrap ends
   if (!work.is_dry_run()) {
     fs::permissions(overlay.parent_path(), fs::perms(0755));  // a user's mmdebstrap reads it under other numbers
+    base::make_directories(packages_folder);
+    fs::permissions(packages_folder, fs::perms(01777));
     fill(Overlay(overlay), own, recipes, versions);
     base::write_file_atomically(settings, apt_settings(guard));
   }
+  // What it made as a user has owners that only it may remove.
+  if (geteuid() != 0) work.undo({"mmdebstrap", "--unshare-helper", "rm", "-rf", packages_folder.string()});
   std::vector<std::string> packages = kPackages;
   packages.insert(packages.end(), own.packages.begin(), own.packages.end());
   const fs::path tar = work.temporary("image.tar");
   std::vector<std::string> words = {
+      "env",
+      "TMPDIR=" + packages_folder.string(),
       "mmdebstrap",
       "--variant=extract",
       "--include=" + base::join(packages, ","),

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
@@ -8,6 +9,7 @@
 #include "pharos/base/error.h"
 #include "pharos/launch/image/build.h"
 #include "pharos/launch/image/container.h"
+#include "pharos/launch/image/image_work.h"
 #include "pharos/launch/image/inspect.h"
 #include "pharos/launch/image/own_files.h"
 #include "pharos/launch/image/versions.h"
@@ -98,7 +100,9 @@ TEST(ImageMounts, SaysWhatCannotBeMounted) {
   const Case cases[] = {
       {":/a", "SOURCE:TARGET"},           {"/etc:/a:rx", "SOURCE:TARGET"},
       {"/etc:/a:ro:ro", "SOURCE:TARGET"}, {"/no/such:/a", "There is no /no/such"},
-      {"/etc:a", "not absolute"},
+      {"/etc:a", "not absolute"},         {"/etc:/", "The root folder"},
+      {"/etc://", "The root folder"},     {"/etc:/a/../.:ro", "The root folder"},
+      {"/", "The root folder"},
   };
   for (const Case& one : cases) {
     EXPECT_THAT(fault_of([&] { parse_mounts(one.text); }), HasSubstr(one.part)) << one.text;
@@ -130,6 +134,26 @@ TEST(ImageInspect, RefusesOtherFilesAndCutOnes) {
   EXPECT_THAT(fault_of([] { parse_superblock(superblock(3, 10), 8192, "x.sqsh"); }), HasSubstr("not a squashfs"));
   EXPECT_THAT(fault_of([] { parse_superblock("hsqs", 4, "x.sqsh"); }), HasSubstr("not a squashfs"));
   EXPECT_THAT(fault_of([] { parse_superblock(superblock(4, 9000), 8192, "x.sqsh"); }), HasSubstr("cut off"));
+}
+
+TEST(ImageInspect, OpensRegularFilesOnly) {
+  const std::string folder = testing::TempDir() + "pharos_inspect_" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  const std::string pipe = folder + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(fault_of([&] { inspect_image(pipe); }), HasSubstr("no regular file"));
+  EXPECT_THAT(fault_of([&] { inspect_image(folder); }), HasSubstr("no regular file"));
+  EXPECT_THAT(fault_of([&] { inspect_image(folder + "/gone"); }), HasSubstr("There is no image"));
+  EXPECT_THAT(fault_of([&] { inspect_image(folder + std::string(300, 'x')); }), HasSubstr("There is no image"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ImageWords, ArePathsNotOptions) {
+  EXPECT_EQ(path_word("-o"), "./-o");
+  EXPECT_EQ(path_word("-"), "./-");
+  EXPECT_EQ(path_word("-a/b"), "./-a/b");
+  EXPECT_EQ(path_word("a/-b"), "a/-b");
+  EXPECT_EQ(path_word("/-a"), "/-a");
 }
 
 }  // namespace

@@ -47,6 +47,10 @@ bool is_image_word(const std::string& word) {
          });
 }
 
+std::string path_word(const std::filesystem::path& path) {
+  return path.native().starts_with('-') ? "./" + path.string() : path.string();
+}
+
 std::vector<std::string> squashfs_options() {
   return {"-comp", "zstd", "-Xcompression-level", "3", "-no-progress", "-quiet"};
 }
@@ -115,10 +119,14 @@ void ImageWork::fail(const std::string& title, const std::vector<std::string>& w
                            .fix = "Free space where images are built and in " + folder_.parent_path().string() +
                                   ", or write elsewhere with --output. What was unfinished is removed."});
   }
-  throw base::UserError({.what = title + " failed (exit code " + std::to_string(result.exit_code) + ").",
-                         .where = command,
-                         .why = said,
-                         .fix = "The program's own words are above. Nothing unfinished is left."});
+  throw base::UserError(
+      {.what = title + " failed (exit code " + std::to_string(result.exit_code) + ").",
+       .where = command,
+       .why = said,
+       .fix = "Correct what the output above names: a download that failed needs the network or a proxy "
+              "(--build-arg HTTPS_PROXY=…), a killed compiler more memory. Run that line by hand to see it "
+              "alone, then build again: steps that were done are kept by the builder. Nothing unfinished is "
+              "left."});
 }
 
 void ImageWork::squash_tar(const std::filesystem::path& tar) {

@@ -15,6 +15,9 @@ namespace pharos::launch {
 /// Letters, digits and "._-", not first "." or "-": what a name or tag may hold.
 bool is_image_word(const std::string& word);
 
+/// `path` as a word that no program takes for an option or for its standard input: "./" before a leading '-'.
+std::string path_word(const std::filesystem::path& path);
+
 class ImageWork {
  public:
   /// `result` appears when finish() is called. In a dry run nothing is made and every command is printed instead.

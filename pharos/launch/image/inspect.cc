@@ -5,6 +5,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/subprocess.h"
+#include "pharos/launch/image/image_work.h"
 
 namespace pharos::launch {
 namespace {
@@ -16,6 +17,18 @@ std::uint64_t little_endian(std::string_view bytes, std::size_t offset, std::siz
   std::uint64_t value = 0;
   for (std::size_t i = size; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[offset + i]);
   return value;
+}
+
+/// The table of versions in the image; empty when there is none.
+std::string read_table(const std::filesystem::path& path) {
+  const base::CommandResult table = base::run_command({.words = {"unsquashfs", "-cat", path_word(path), kTable}});
+  const bool is_missing = table.exit_code != 0 && table.error.find("no matches for") != std::string::npos;
+  if (table.exit_code == 0) return table.output;
+  if (is_missing) return "";
+  throw base::UserError({.what = "Cannot read the image " + path.string() + ": it is damaged, or made in another way.",
+                         .where = "unsquashfs",
+                         .why = base::last_lines(table.error.empty() ? table.output : table.error, 3),
+                         .fix = "Copy or build it again."});
 }
 
 }  // namespace
@@ -40,21 +53,31 @@ ImageFacts parse_superblock(std::string_view bytes, std::int64_t file_bytes, con
           .compression = compression < kCompressions.size() ? kCompressions[compression] : "?"};
 }
 
+void require_image_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return;
+  const bool is_there = !error && std::filesystem::exists(path, error);
+  throw base::UserError(
+      {.what = is_there ? path.string() + " is no regular file." : "There is no image " + path.string() + ".",
+       .fix = "`pharos image build` makes one; see docs/cluster/image.md."});
+}
+
 ImageFacts inspect_image(const std::filesystem::path& path) {
+  require_image_file(path);
   std::ifstream file(path, std::ios::binary);
   std::string bytes(kSuperblockBytes, '\0');
   std::error_code error;
   const auto file_bytes = std::filesystem::file_size(path, error);
   if (!file || error) {
-    throw base::UserError({.what = "There is no image " + path.string() + ".",
-                           .fix = "`pharos image build` makes one; see docs/cluster/image.md."});
+    throw base::UserError(
+        {.what = "Cannot read the image " + path.string() + ".", .fix = "Make it readable for this user."});
   }
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<std::size_t>(file.gcount()));
   ImageFacts facts = parse_superblock(bytes, static_cast<std::int64_t>(file_bytes), path);
-  const base::CommandResult table = base::run_command({.words = {"unsquashfs", "-cat", path.string(), kTable}});
-  facts.has_pharos = table.exit_code == 0 && !table.output.empty();
-  if (facts.has_pharos) facts.versions = parse_version_table(table.output, path / kTable);
+  const std::string table = read_table(path);
+  facts.has_pharos = !table.empty();
+  if (facts.has_pharos) facts.versions = parse_version_table(table, path / kTable);
   return facts;
 }
 

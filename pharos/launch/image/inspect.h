@@ -24,7 +24,10 @@ struct ImageFacts {
 /// file and for one that is cut off. `file_bytes`: its size; `path` is for messages.
 ImageFacts parse_superblock(std::string_view bytes, std::int64_t file_bytes, const std::filesystem::path& path);
 
-/// The same of a file, and its table of versions, which unsquashfs reads.
+/// UserError unless `path` is a regular file; it is not opened.
+void require_image_file(const std::filesystem::path& path);
+
+/// The same of a file, and its table of versions, which unsquashfs reads. UserError when that fails: a damaged image.
 ImageFacts inspect_image(const std::filesystem::path& path);
 
 }  // namespace pharos::launch

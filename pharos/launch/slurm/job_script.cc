@@ -19,10 +19,12 @@ fail() { # WHAT FIX
 
 constexpr std::string_view kMaster = R"sh(
 # Where the ranks meet: the first node.
-hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null)
-[ -n "$hosts" ] || hosts=$("$host_program" launch --expand-nodes "$SLURM_JOB_NODELIST")
+node_list=${SLURM_JOB_NODELIST:-}
+[ -n "$node_list" ] || fail "SLURM_JOB_NODELIST is not set: the nodes are not known." "Start it in a job or by salloc."
+hosts=$(scontrol show hostnames "$node_list" 2>/dev/null)
+[ -n "$hosts" ] || hosts=$("$host_program" launch --expand-nodes "$node_list")
 host=${hosts%%$'\n'*}
-[ -n "$host" ] || fail "The node list '$SLURM_JOB_NODELIST' could not be read." "Make scontrol available on the nodes."
+[ -n "$host" ] || fail "The node list '$node_list' could not be read." "Make scontrol available on the nodes."
 MASTER_ADDR=$(getent hosts "$host" | awk '{ print $1; exit }')
 if [ -z "$MASTER_ADDR" ]; then # SLURM may know an address that DNS does not
   address=$(scontrol show node "$host" --oneliner 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')
@@ -71,16 +73,19 @@ constexpr std::string_view kWait = R"sh(
 steps=0
 while :; do
   log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
-  # The code goes through a file: an interrupted `wait` of bash can lose it.
-  rm -f "$run_folder/launch.code"
+  # The code goes through a file of this node, which the run cannot fill: an interrupted `wait` of bash can lose it.
+  code_file=$(mktemp 2>/dev/null)
   (
     trap : TERM
     "${srun[@]}" bash -c "$task" pharos-task "${train[@]}"
-    echo $? >"$run_folder/launch.code"
+    code=$?
+    [ -z "$code_file" ] || echo "$code" >"$code_file"
+    exit "$code"
   ) &
   step=$!
-  while wait "$step"; kill -0 "$step" 2>/dev/null; do :; done
-  read -r code <"$run_folder/launch.code" || code=137
+  while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done
+  if [ -s "$code_file" ]; then read -r code <"$code_file"; fi
+  rm -f "$code_file"
   said=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null | grep '^srun: error: ')
   case $said in *" launch failed: "*) ;; *) break ;; esac
   [ "$code" != 0 ] || code=1
@@ -105,18 +110,32 @@ case $code in 0 | 2 | 3 | 17 | 126 | 127) finish "$code" ;; esac
 constexpr std::string_view kRequeue = R"sh(
 # 4 interrupted and saved, 16 restart, else a crash or a lost node. Who cancels a job does not want it back.
 is_running || finish "$code"
-if [ "$code" != 4 ] && [ "${SLURM_RESTART_COUNT:-0}" -ge "$max_requeues" ]; then
-  echo "pharos launch: code $code after ${SLURM_RESTART_COUNT:-0} restarts; not requeued (--max-requeues)." >&2
+# What counts is progress: starts in a row that saved no further step.
+useful=$(grep -c '"useful_steps":[1-9]' "$run_folder/attempts.jsonl" 2>/dev/null)
+useful_before=0
+[ -z "${SLURM_RESTART_COUNT:-}" ] || read -r _ _ stalls useful_before _ 2>/dev/null <"$run_folder/launch.end"
+if [ "${useful:-0}" -gt "${useful_before:-0}" ]; then stalls=0; else stalls=$((${stalls:-0} + 1)); fi
+if [ "$stalls" -gt "$max_requeues" ]; then
+  echo "pharos launch: code $code, no progress in $stalls starts; not requeued (--max-requeues)." >&2
   finish "$code"
 fi
+if ! note_end "$code"; then
+  echo "pharos launch: code $code; not requeued, because $run_folder/launch.end cannot be written." >&2
+  exit "$code"
+fi
 echo "pharos launch: code $code; job $job goes back into the queue." >&2
-note_end "$code"
 scontrol requeue "$job" || echo "pharos launch: the job could not be requeued." >&2
 exit "$code"
 )sh";
 
 std::string header(const SlurmRequest& request) {
   const JobRequest& job = request.job;
+  if (job.run_folder.string().find('\\') != std::string::npos) {
+    throw base::UserError({.what = "The run folder '" + job.run_folder.string() + "' has a backslash in its name.",
+                           .where = "--run-dir",
+                           .why = "sbatch then cannot name the job's log, and SLURM fails the job without a word.",
+                           .fix = "Choose another name."});
+  }
   std::string folder;
   for (const char letter : job.run_folder.string()) folder.append(letter == '%' ? 2 : 1, letter);
   std::string text = "#!/bin/bash\n";
@@ -165,7 +184,8 @@ std::string settings(const SlurmRequest& request, bool is_batch) {
   // Jobs, and elements of an array, that get the same first node must not meet each other there.
   text += "MASTER_PORT=${MASTER_PORT:-" + (request.has_port_of_job ? "$((" + port + " + SLURM_JOB_ID % 1000))" : port) +
           "}\n";
-  if (is_array && !request.has_port_of_job) text += "MASTER_PORT=$((MASTER_PORT + SLURM_ARRAY_TASK_ID % 1000))\n";
+  if (is_array && !request.has_port_of_job)
+    text += "MASTER_PORT=$(((MASTER_PORT - 1024 + SLURM_ARRAY_TASK_ID % 1000) % 64512 + 1024))\n";
   return text;
 }
 
@@ -173,12 +193,17 @@ std::string finish_functions(const SlurmRequest& request, bool is_batch) {
   if (!is_batch) return "finish() { exit \"$1\"; }\n";
   std::string text =
       "\n# What the job came to, for the jobs of a chain after it.\n"
-      "note_end() { printf '%s %s\\n' \"$1\" \"$job\" >\"$run_folder/launch.end.new\" && "
-      "mv -f \"$run_folder/launch.end.new\" \"$run_folder/launch.end\"; }\n"
+      "stalls=0 useful=0\n"
+      "note_end() { # CODE\n"
+      "  printf '%s %s %s %s\\n' \"$1\" \"$job\" \"$stalls\" \"${useful:-0}\" >\"$run_folder/launch.end.new\" &&\n"
+      "    mv -f \"$run_folder/launch.end.new\" \"$run_folder/launch.end\" && return\n"
+      "  rm -f \"$run_folder/launch.end.new\"\n"
+      "  return 1\n"
+      "}\n"
       "finish() { # CODE\n  note_end \"$1\"\n  exit \"$1\"\n}\n";
   if (!request.is_chained) return text;
   return text +
-         "if [ \"${1:-1}\" -gt 1 ] && read -r code from <\"$run_folder/launch.end\"; then\n"
+         "if [ \"${1:-1}\" -gt 1 ] && read -r code from _ <\"$run_folder/launch.end\"; then\n"
          "  case $code in 0 | 2 | 3 | 17 | 126 | 127)\n"
          "    echo \"pharos launch: job $from ended the run with code $code; nothing is left to do.\"\n"
          "    exit \"$code\" ;;\n"
@@ -279,6 +304,11 @@ std::string batch_script(const SlurmRequest& request) {
 }
 
 std::string allocation_script(const SlurmRequest& request) {
+  if (!request.array.empty()) {
+    throw base::UserError({.what = "--array needs jobs of its own; this is an allocation that is running already.",
+                           .where = "command line",
+                           .fix = "Leave the allocation, or leave out --array."});
+  }
   std::string text = "#!/bin/bash\n" + settings(request, false) + finish_functions(request, false);
   text += std::string(kFail) + folders(request) + std::string(kTimeLimit) + std::string(kMaster);
   text += task_text(request) + srun_words(request) + train_words(request);

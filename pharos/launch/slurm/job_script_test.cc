@@ -157,28 +157,32 @@ TEST_F(JobScript, JobsThatMayShareANodeMeetAtPortsOfTheirOwn) {
 
 TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
   const struct {
-    int code;              // of the ranks
-    const char* says;      // of srun
-    const char* restarts;  // SLURM_RESTART_COUNT
+    int code;            // of the ranks
+    const char* says;    // of srun
+    const char* before;  // launch.end of the start before; empty: this is the first
+    int useful;          // attempts that saved a further step
     const char* state;
     int expected;
     bool is_requeued;
   } kCases[] = {
-      {0, "", "", "RUNNING", 0, false},
-      {2, "", "", "RUNNING", 2, false},
-      {3, "", "", "RUNNING", 3, false},
-      {17, "", "", "RUNNING", 17, false},
-      {126, "", "", "RUNNING", 126, false},
-      {127, "", "", "RUNNING", 127, false},
-      {4, "", "", "RUNNING", 4, true},
-      {4, "", "99", "RUNNING", 4, true},
-      {4, "", "", "COMPLETING", 4, false},  // cancelled
-      {16, "", "", "RUNNING", 16, true},
-      {137, "", "2", "RUNNING", 137, true},
-      {137, "", "3", "RUNNING", 137, false},
-      {143, "srun: error: n2: task 1: Exited with exit code 2\nsrun: error: n1: task 0: Terminated\n", "", "RUNNING", 2,
-       false},
-      {143, "srun: error: n1: tasks 0-1: Exited with exit code 4\n", "", "RUNNING", 4, true},
+      {0, "", "", 1, "RUNNING", 0, false},
+      {2, "", "", 1, "RUNNING", 2, false},
+      {3, "", "", 1, "RUNNING", 3, false},
+      {17, "", "", 1, "RUNNING", 17, false},
+      {126, "", "", 1, "RUNNING", 126, false},
+      {127, "", "", 1, "RUNNING", 127, false},
+      {4, "", "", 1, "RUNNING", 4, true},
+      {4, "", "4 7 0 8\n", 9, "RUNNING", 4, true},
+      {4, "", "4 7 2 9\n", 9, "RUNNING", 4, true},
+      {4, "", "4 7 3 9\n", 9, "RUNNING", 4, false},  // no progress since
+      {4, "", "", 1, "COMPLETING", 4, false},        // cancelled
+      {16, "", "", 0, "RUNNING", 16, true},
+      {137, "", "137 7 2 0\n", 0, "RUNNING", 137, true},
+      {137, "", "137 7 3 0\n", 0, "RUNNING", 137, false},
+      {137, "", "137 7 3 0\n", 1, "RUNNING", 137, true},
+      {143, "srun: error: n2: task 1: Exited with exit code 2\nsrun: error: n1: task 0: Terminated\n", "", 0, "RUNNING",
+       2, false},
+      {143, "srun: error: n1: tasks 0-1: Exited with exit code 4\n", "", 0, "RUNNING", 4, true},
   };
   request.is_requeued = true;
   for (const auto& item : kCases) {
@@ -186,13 +190,26 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
     base::write_file_atomically(folder / "says", item.says);
     base::write_file_atomically(folder / "state", std::string(item.state) + "\n");
     std::filesystem::remove(folder / "scontrol");
+    std::filesystem::create_directories(request.job.run_folder);
+    base::write_file_atomically(request.job.run_folder / "launch.end", item.before);
+    std::string attempts;
+    for (int i = 0; i < item.useful; ++i) attempts += "{\"event\":\"end\",\"useful_steps\":2}\n";
+    base::write_file_atomically(request.job.run_folder / "attempts.jsonl", attempts + "{\"useful_steps\":0}\n");
     const base::CommandResult result =
-        run(batch_script(request), {"SLURM_RESTART_COUNT=" + std::string(item.restarts)});
-    const std::string what = std::to_string(item.code) + " " + item.restarts + " " + item.state + "\n" + result.output;
+        run(batch_script(request), {"SLURM_RESTART_COUNT=" + std::string(*item.before == 0 ? "" : "1")});
+    const std::string what = std::to_string(item.code) + " " + item.before + " " + item.state + "\n" + result.output;
     EXPECT_EQ(result.exit_code, item.expected) << what;
     EXPECT_EQ(content(folder / "scontrol"), item.is_requeued ? "requeue 7\n" : "") << what;
-    EXPECT_EQ(content(request.job.run_folder / "launch.end"), std::to_string(item.expected) + " 7\n");
+    EXPECT_THAT(content(request.job.run_folder / "launch.end"),
+                ::testing::StartsWith(std::to_string(item.expected) + " 7 "));
   }
+  // Where the end cannot be noted the number of starts could not be counted.
+  base::write_file_atomically(folder / "code", "4");
+  std::filesystem::remove(folder / "scontrol");
+  std::filesystem::create_directory(request.job.run_folder / "launch.end.new");
+  EXPECT_EQ(run(batch_script(request)).exit_code, 4);
+  EXPECT_FALSE(std::filesystem::exists(folder / "scontrol"));
+  std::filesystem::remove(request.job.run_folder / "launch.end.new");
   request.is_requeued = false;
   base::write_file_atomically(folder / "state", "RUNNING\n");
   base::write_file_atomically(folder / "code", "4");
@@ -217,7 +234,8 @@ TEST_F(JobScript, ALaterJobOfAChainLeavesWhenTheRunIsOver) {
   request.is_chained = true;
   const std::string script = batch_script(request);
   std::filesystem::create_directories(request.job.run_folder);
-  for (const auto& [end, is_run] : {std::pair("0 6\n", false), {"2 6\n", false}, {"4 6\n", true}, {"137 6\n", true}}) {
+  for (const auto& [end, is_run] :
+       {std::pair("0 6\n", false), {"2 6\n", false}, {"4 6 0 1\n", true}, {"137 6 1 0\n", true}}) {
     base::write_file_atomically(request.job.run_folder / "launch.end", end);
     std::filesystem::remove(folder / "train");
     EXPECT_EQ(run(script, {}, "2").exit_code, is_run ? 0 : std::stoi(end)) << end;
@@ -236,7 +254,7 @@ TEST_F(JobScript, ATaskOfAnArrayHasItsOwnFolderAndOverrides) {
   const base::CommandResult result = run(batch_script(request), {"SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=4"});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(content(folder / "train"), HasSubstr("<rng.seed=4><--run-dir><" + (folder / "run folder/4>").string()));
-  EXPECT_EQ(content(folder / "run folder/4/launch.end"), "0 7_4\n");
+  EXPECT_EQ(content(folder / "run folder/4/launch.end"), "0 7_4 0 0\n");
 }
 
 TEST_F(JobScript, AMeetingPlaceThatCannotBeIsSaidBeforeTheTasksStart) {

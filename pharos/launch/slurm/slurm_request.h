@@ -23,7 +23,7 @@ struct SlurmRequest {
   std::vector<std::string> sbatch_arguments = {};
   bool asks_for_gpus = false;     ///< --gpus-per-node and the whole node
   bool is_requeued = false;       ///< what is worth another try goes back into the queue
-  std::int64_t max_requeues = 3;  ///< after a crash; a run that saved and left is continued without limit
+  std::int64_t max_requeues = 3;  ///< starts in a row that save no further step
   bool has_port_of_job = false;   ///< the job's number modulo 1000 is added to the default port: nodes may be shared
   bool is_chained = false;        ///< several jobs one after another continue one run
 };

@@ -12,17 +12,25 @@ namespace {
 
 using nlohmann::json;
 
+/// Neither counts nor seconds of a run come near these, and sums and nanoseconds of what is below fit into 64 bits.
+constexpr std::int64_t kMostCount = 1'000'000'000'000'000;
+constexpr double kMostSeconds = 8e9;
+
 /// The value of `key` where it is there and of that kind; a damaged file must not make an exception.
 std::optional<double> number(const json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number()) return std::nullopt;
   const double value = found->get<double>();
-  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+  return std::abs(value) <= kMostSeconds ? std::optional(value) : std::nullopt;
 }
 
 std::optional<std::int64_t> integer(const json& line, const char* key) {
   const auto found = line.find(key);
-  return found != line.end() && found->is_number_integer() ? std::optional(found->get<std::int64_t>()) : std::nullopt;
+  if (found == line.end() || !found->is_number_integer()) return std::nullopt;
+  // A number above 2^63 - 1 comes as a negative one.
+  const auto value = found->get<std::int64_t>();
+  const bool has_wrapped = found->is_number_unsigned() && value < 0;
+  return !has_wrapped && value >= -kMostCount && value <= kMostCount ? std::optional(value) : std::nullopt;
 }
 
 std::string text(const json& line, const char* key) {
@@ -149,6 +157,8 @@ void complete_from_metrics(AttemptRecord& record, const std::filesystem::path& m
   if (!record.first_step) return;
   if (record.begin) record.seconds.start_up = std::max(0.0, *record.begin - record.start);
   record.last_step = record.first_step;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(metrics, error)) return;  // opening a pipe would wait
   std::ifstream file(metrics);
   for (std::string one; std::getline(file, one);) {
     const json line = json::parse(one, nullptr, false);

@@ -51,7 +51,7 @@ nlohmann::json end_line(const AttemptRecord& record);
 
 struct AttemptHistory {
   std::vector<AttemptRecord> attempts;  ///< in order of their numbers
-  std::int64_t num_damaged_lines = 0;   ///< lines that are no record, passed over
+  std::int64_t num_damaged_lines = 0;   ///< lines that are no record or hold absurd numbers, passed over
 };
 
 /// From the text of the file, which may be damaged anywhere.

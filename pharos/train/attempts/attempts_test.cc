@@ -236,6 +236,47 @@ TEST_F(AttemptsTest, GoodputSaysWhatIsMissing) {
     }
   }
   EXPECT_THROW(read_goodput(folder_ / "nowhere"), base::UserError);
+  EXPECT_THROW(read_goodput(folder_ / std::string(300, 'x')), base::UserError);
+}
+
+TEST_F(AttemptsTest, AbsurdNumbersAreDamage) {
+  for (const char* number : {"9223372036854775807", "18446744073709551615", "-9223372036854775808", "0", "1e3", "-1"}) {
+    const auto history = parse_attempts(std::string(R"({"event":"start","time":1,"attempt":)") + number + "}\n");
+    EXPECT_EQ(history.num_damaged_lines, 1) << number;
+    EXPECT_TRUE(history.attempts.empty()) << number;
+  }
+  const auto history = parse_attempts(
+      R"({"event":"start","time":1,"attempt":1}
+{"event":"begin","time":1e300,"attempt":1,"first_step":0}
+{"event":"begin","time":2,"attempt":1,"first_step":-9223372036854775808}
+{"event":"end","time":3,"attempt":1,"last_step":9223372036854775807}
+)");
+  EXPECT_EQ(history.num_damaged_lines, 1);
+  ASSERT_EQ(history.attempts.size(), 1u);
+  EXPECT_FALSE(history.attempts[0].first_step);
+  EXPECT_FALSE(history.attempts[0].last_step);
+}
+
+TEST_F(AttemptsTest, APipeInPlaceOfMetricsIsNotOpened) {
+  ASSERT_EQ(::mkfifo((folder_ / "metrics.jsonl").c_str(), 0600), 0);
+  AttemptRecord record = attempt(1, 5, 30, 0, 9, "", std::nullopt);
+  record.end.reset();
+  complete_from_metrics(record, folder_ / "metrics.jsonl");
+  EXPECT_EQ(record.last_step, 0);
+  EXPECT_TRUE(record.end);
+}
+
+TEST_F(AttemptsTest, GoodputNamesTheNodesThatSlurmLost) {
+  const auto attempt = [](int number, const char* job) {
+    return start_line({.number = number, .start = 100.0 * number, .job_id = job}).dump() + "\n";
+  };
+  write(kAttemptsFile, attempt(1, "7") + attempt(2, "7") + attempt(3, "8") + attempt(4, "../other"));
+  write("slurm-7.log",
+        "a rank prints: Node failure on n9\nsrun: error: Node failure on n2\nsrun: error: Node failure on n2\n"
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-29T10:00:00 DUE TO NODE FAILURE, SEE LOG ***\n");
+  EXPECT_THAT(read_goodput(folder_).node_failures,
+              testing::ElementsAre("slurm-7.log: srun: error: Node failure on n2",
+                                   HasSubstr("STEP 7.0 ON n1 CANCELLED AT 2026-11-29T10:00:00 DUE TO NODE FAILURE")));
 }
 
 }  // namespace

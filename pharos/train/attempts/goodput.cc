@@ -5,6 +5,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/train/attempts/scheduler_log.h"
 
 namespace pharos::train {
 namespace {
@@ -91,11 +92,13 @@ GoodputReport compute_goodput(AttemptHistory history) {
 
 GoodputReport read_goodput(const std::filesystem::path& run_folder) {
   const std::filesystem::path path = run_folder / kAttemptsFile;
-  if (!std::filesystem::exists(path)) {
-    throw base::UserError({.what = "There is no account of attempts in '" + run_folder.string() + "'.",
-                           .where = path.string(),
-                           .why = "`pharos train` writes it in the folder of a run at its start.",
-                           .fix = "Give the folder that --run-dir named."});
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw base::UserError(
+        {.what = "There is no account of attempts in '" + run_folder.string() + "'.",
+         .where = path.string(),
+         .why = error ? error.message() + "." : "`pharos train` writes it in the folder of a run at its start.",
+         .fix = "Give the folder that --run-dir named."});
   }
   AttemptHistory history = parse_attempts(base::read_regular_file(path));
   if (history.attempts.empty()) {
@@ -106,7 +109,10 @@ GoodputReport read_goodput(const std::filesystem::path& run_folder) {
   for (AttemptRecord& record : history.attempts) {
     if (!record.end) complete_from_metrics(record, run_folder / "metrics.jsonl");
   }
-  return compute_goodput(std::move(history));
+  std::vector<std::string> node_failures = read_node_failures(run_folder, history.attempts);
+  GoodputReport report = compute_goodput(std::move(history));
+  report.node_failures = std::move(node_failures);
+  return report;
 }
 
 }  // namespace pharos::train

@@ -45,6 +45,7 @@ struct GoodputReport {
   GoodputSeconds seconds;
   std::int64_t steps = 0, useful_steps = 0;
   std::int64_t num_damaged_lines = 0;
+  std::vector<std::string> node_failures = {};  ///< what SLURM said of lost nodes in the logs of the run's jobs
 };
 
 /// Steps of attempt i that no later attempt did again and that a checkpoint holds, or that the running attempt may
@@ -52,8 +53,8 @@ struct GoodputReport {
 /// short rather than make time negative.
 GoodputReport compute_goodput(AttemptHistory history);
 
-/// Of a run folder; an attempt without an end is completed from its metrics.jsonl. UserError when there is no
-/// attempts.jsonl, it cannot be read, or holds no attempt.
+/// Of a run folder, with the node failures of its slurm-JOB.log; an attempt without an end is completed from its
+/// metrics.jsonl. UserError when there is no attempts.jsonl, it cannot be read, or holds no attempt.
 GoodputReport read_goodput(const std::filesystem::path& run_folder);
 
 }  // namespace pharos::train

@@ -91,6 +91,28 @@ const Case kCases[] = {
        f.plugins_elsewhere = {"/opt/amazon/ofi-nccl/lib/libnccl-net.so"};
      },
      true, Verdict::kFailure, "sockets", "LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:"},
+    {"plug-in in the path that lacks a library",
+     [](ProviderFacts& f) {
+       f.is_plugin_loaded = false;
+       f.nccl_net_plugin = "libnccl-net-ofi.so";
+       f.library_path = "/x:/opt/amazon/ofi-nccl/lib";
+       f.plugins_elsewhere = {"/opt/amazon/ofi-nccl/lib/libnccl-net.so", "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"};
+     },
+     true, Verdict::kFailure, "sockets", "`ldd /opt/amazon/ofi-nccl/lib/libnccl-net"},
+    {"plug-in in the path under another name",
+     [](ProviderFacts& f) {
+       f.is_plugin_loaded = false;
+       f.library_path = "/opt/amazon/ofi-nccl/lib";
+       f.plugins_elsewhere = {"/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"};
+     },
+     true, Verdict::kFailure, "sockets", "export NCCL_NET_PLUGIN=libnccl-net-ofi.so."},
+    {"plug-in named, outside the path",
+     [](ProviderFacts& f) {
+       f.is_plugin_loaded = false;
+       f.nccl_net_plugin = "libnccl-net-ofi.so";
+       f.plugins_elsewhere = {"/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"};
+     },
+     true, Verdict::kFailure, "sockets", ":$LD_LIBRARY_PATH. --profile efa"},
     {"plug-in not installed", [](ProviderFacts& f) { f.is_plugin_loaded = false; }, true, Verdict::kFailure, "sockets",
      "Install aws-ofi-nccl"},
     {"plug-in switched off",
@@ -167,6 +189,7 @@ TEST(Provider, NamesOfThePlugIn) {
   EXPECT_THAT(plugin_names(""), ElementsAre("libnccl-net.so"));
   EXPECT_THAT(plugin_names("none"), IsEmpty());
   EXPECT_THAT(plugin_names("/opt/lib/libnccl-net-ofi.so"), ElementsAre("/opt/lib/libnccl-net-ofi.so"));
+  EXPECT_THAT(plugin_names("libnccl-net-ofi.so"), ElementsAre("libnccl-net-ofi.so", "libnccl-net.so"));
   EXPECT_THAT(plugin_names("ofi"), ElementsAre("libnccl-net-ofi.so", "ofi", "libnccl-net.so"));
 }
 

@@ -39,14 +39,31 @@ Finding outcome(const std::string& network, const std::string& reason, Verdict v
           .data = {{"network", network}}};
 }
 
+bool has(const std::vector<std::string>& list, const std::string& entry) {
+  return std::find(list.begin(), list.end(), entry) != list.end();
+}
+
 std::string plugin_remedy(const ProviderFacts& facts) {
+  const bool is_named = !facts.nccl_net_plugin.empty();
   if (facts.plugins_elsewhere.empty()) {
-    return "Install aws-ofi-nccl and put its folder into LD_LIBRARY_PATH (now \"" + facts.library_path +
-           "\"), or name the file with NCCL_NET_PLUGIN.";
+    return "Install aws-ofi-nccl and put its folder into LD_LIBRARY_PATH (now \"" + facts.library_path + "\")" +
+           (is_named ? "." : ", or name the file with NCCL_NET_PLUGIN.");
   }
-  const std::string& file = facts.plugins_elsewhere.front();
-  return "It lies in " + file + ": export LD_LIBRARY_PATH=" + file.substr(0, file.rfind('/')) +
-         ":$LD_LIBRARY_PATH, or NCCL_NET_PLUGIN=" + file + ".";
+  const auto tried = plugin_names(facts.nccl_net_plugin);
+  const auto base_name = [](const std::string& file) { return file.substr(file.rfind('/') + 1); };
+  const auto is_tried = [&](const std::string& file) { return has(tried, file) || has(tried, base_name(file)); };
+  const auto wanted = std::find_if(facts.plugins_elsewhere.begin(), facts.plugins_elsewhere.end(), is_tried);
+  const std::string& file = wanted == facts.plugins_elsewhere.end() ? facts.plugins_elsewhere.front() : *wanted;
+  const std::string folder = file.substr(0, file.rfind('/'));
+  const bool is_searched = has(split(facts.library_path, ':'), folder);
+  if (has(tried, file) || (is_searched && is_tried(file))) {
+    return file + " is there and cannot be loaded: `ldd " + file +
+           "` names the library that it lacks. EFA's libfabric lies in /opt/amazon/efa/lib, which belongs into "
+           "LD_LIBRARY_PATH.";
+  }
+  if (is_searched) return "It lies in " + file + ": export NCCL_NET_PLUGIN=" + base_name(file) + ".";
+  return "It lies in " + file + ": export LD_LIBRARY_PATH=" + folder + ":$LD_LIBRARY_PATH" +
+         (is_named ? "" : ", or NCCL_NET_PLUGIN=" + file) + ". --profile efa sets what pharos launch sets.";
 }
 
 Finding judge_efa(const ProviderFacts& facts) {
@@ -183,6 +200,7 @@ std::vector<std::string> plugin_names(const std::string& nccl_net_plugin) {
   if (nccl_net_plugin == "none") return {};
   if (nccl_net_plugin.empty()) return {"libnccl-net.so"};
   if (nccl_net_plugin.find('/') != std::string::npos) return {nccl_net_plugin};
+  if (nccl_net_plugin.ends_with(".so")) return {nccl_net_plugin, "libnccl-net.so"};
   return {"libnccl-net-" + nccl_net_plugin + ".so", nccl_net_plugin, "libnccl-net.so"};
 }
 
@@ -229,7 +247,8 @@ Findings check_provider(const Node& node) {
   facts.ib_disable = node.variable("NCCL_IB_DISABLE");
   facts.socket_interface = node.variable("NCCL_SOCKET_IFNAME");
   facts.library_path = node.variable("LD_LIBRARY_PATH");
-  if (const auto names = plugin_names(node.variable("NCCL_NET_PLUGIN")); !names.empty()) {
+  facts.nccl_net_plugin = node.variable("NCCL_NET_PLUGIN");
+  if (const auto names = plugin_names(facts.nccl_net_plugin); !names.empty()) {
     const LoadedLibrary plugin = load_library(names);
     facts.plugin_name = names.front();
     facts.is_plugin_loaded = plugin.is_loaded();

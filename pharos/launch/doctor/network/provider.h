@@ -15,6 +15,7 @@ struct ProviderFacts {
   std::vector<Interface> interfaces = {};
   // Environment variables, empty when not set.
   std::string nccl_net = {}, fi_provider = {}, ib_disable = {}, socket_interface = {}, library_path = {};
+  std::string nccl_net_plugin = {};
   std::string plugin_name = {};  ///< the first that NCCL tries: of NCCL_NET_PLUGIN, or libnccl-net.so
   bool is_plugin_loaded = false;
   std::string plugin_error = {};  ///< of the loader
@@ -27,7 +28,9 @@ struct ProviderFacts {
   bool has_peer_memory = false;  ///< nvidia_peermem, or a kernel with DMA-BUF (5.12 and newer)
 };
 
-/// Names NCCL tries for its plug-in, in order; none when NCCL_NET_PLUGIN is "none".
+/// Names NCCL tries for its plug-in, in order; none when NCCL_NET_PLUGIN is "none". That variable is a path, a file's
+/// name
+/// ("libnccl-net-ofi.so") or what is between "libnccl-net-" and ".so".
 std::vector<std::string> plugin_names(const std::string& nccl_net_plugin);
 
 Findings judge_provider(const ProviderFacts& facts);
