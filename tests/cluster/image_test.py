@@ -350,6 +350,7 @@ class CpuImageTest(ProgramTest):
             getent hosts localhost
             test -s /etc/ssl/certs/ca-certificates.crt
             test ! -e /etc/apt/apt.conf.d/99mmdebstrap
+            test ! -e /etc/apt/sources.list
             pharos recipes list > /results/recipes
             if pharos --help | grep -q ' doctor '; then pharos doctor --image; fi
             pharos train quickstart data=/run-data/tiny train.train_iters=2 validation.eval_iters=2 --run-dir /results/quickstart

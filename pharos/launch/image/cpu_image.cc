@@ -118,7 +118,7 @@ constexpr const char* kMergeUsr =
     "done";
 
 /// Run by mmdebstrap with the image's root as $1; $0 is no argument of a hook, so paths are written into it.
-std::string finishing_hook(const fs::path& overlay, const std::string& release, bool is_debian) {
+std::string finishing_hook(const fs::path& overlay) {
   std::string hook = "set -e; cp -RL --no-preserve=ownership " + base::shell_line({overlay.string()}) + "/. \"$1\"/;";
   if (base::find_program("strip")) {
     hook += " strip --strip-unneeded \"$1\"/usr/local/bin/pharos \"$1\"/usr/local/lib/pharos/*;";
@@ -126,13 +126,9 @@ std::string finishing_hook(const fs::path& overlay, const std::string& release, 
   hook += " chmod 1777 \"$1/tmp\"; /sbin/ldconfig -r \"$1\";";
   // What a package's own script would have made.
   hook += " cat \"$1\"/usr/share/ca-certificates/mozilla/*.crt > \"$1/etc/ssl/certs/ca-certificates.crt\";";
-  // This machine's mirror, proxy and passwords stay here.
+  // This machine's mirror, proxy and passwords stay here; there is no apt in the image that would want others.
   hook += " rm -rf \"$1\"/etc/apt/apt.conf.d/99mmdebstrap \"$1\"/etc/apt/sources.list \"$1\"/etc/apt/sources.list.d/*;";
   hook += " rm -f \"$1/etc/resolv.conf\" \"$1/etc/hostname\";";
-  if (is_debian) {
-    hook += " mkdir -p \"$1/etc/apt\"; echo \"deb http://deb.debian.org/debian " + release +
-            " main\" > \"$1/etc/apt/sources.list\";";
-  }
   return hook;
 }
 
@@ -160,15 +156,14 @@ void build_cpu_image(const ImageRequest& request, const fs::path& recipes, const
   std::vector<std::string> packages = kPackages;
   packages.insert(packages.end(), own.packages.begin(), own.packages.end());
   const fs::path tar = work.temporary("image.tar");
-  std::vector<std::string> words = {
-      "env",
-      "TMPDIR=" + packages_folder.string(),
-      "mmdebstrap",
-      "--variant=extract",
-      "--include=" + base::join(packages, ","),
-      "--aptopt=" + settings.string(),
-      std::string("--setup-hook=") + kMergeUsr,
-      "--extract-hook=" + finishing_hook(overlay, release, release_field("ID") == "debian")};
+  std::vector<std::string> words = {"env",
+                                    "TMPDIR=" + packages_folder.string(),
+                                    "mmdebstrap",
+                                    "--variant=extract",
+                                    "--include=" + base::join(packages, ","),
+                                    "--aptopt=" + settings.string(),
+                                    std::string("--setup-hook=") + kMergeUsr,
+                                    "--extract-hook=" + finishing_hook(overlay)};
   for (const char* folder : {"doc", "locale", "man", "info", "lintian", "bug"}) {
     words.push_back(std::string("--dpkgopt=path-exclude=/usr/share/") + folder + "/*");
   }
