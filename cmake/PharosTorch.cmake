@@ -12,6 +12,21 @@ function(pharos_torch_cpu_libraries prefix)
   target_link_libraries(pharos_torch_cpu INTERFACE pharos_c10)
 endfunction()
 
+# at::parallel_for is a plain loop in code that is not compiled for OpenMP. The runtime is the one that libtorch brings, if it
+# brings one: two of them would keep twice as many threads as there are cores.
+function(pharos_torch_openmp folder)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  add_library(pharos_openmp INTERFACE)
+  target_compile_options(pharos_openmp INTERFACE ${OpenMP_CXX_FLAGS})
+  file(GLOB runtimes ${folder}/libgomp*.so* ${folder}/libiomp5.so)
+  if(runtimes AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(GET runtimes 0 runtime)
+    target_link_libraries(pharos_openmp INTERFACE ${runtime})
+  else()
+    target_link_libraries(pharos_openmp INTERFACE OpenMP::OpenMP_CXX)
+  endif()
+endfunction()
+
 # Sets PHAROS_TORCH_LIBRARY_FOLDER as well: where the libtorch lies that the installed program must find again.
 macro(pharos_find_torch)
   find_file(PHAROS_TORCH_CONFIG TorchConfig.cmake HINTS ${Torch_DIR} ENV Torch_DIR ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
@@ -28,4 +43,6 @@ macro(pharos_find_torch)
     find_package(Torch REQUIRED)
   endif()
   set(PHAROS_TORCH_LIBRARY_FOLDER ${pharos_torch_prefix}/lib)
+  pharos_torch_openmp(${pharos_torch_prefix}/lib)
+  list(APPEND TORCH_LIBRARIES pharos_openmp)
 endmacro()

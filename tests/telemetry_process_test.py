@@ -173,9 +173,13 @@ class Receivers(TelemetryTest):
             if timeout_ms >= 15000:  # longer than the receiver is away
                 self.assert_all_arrived(outcome, sinks[0])
                 return
-            self.assert_adds_up(outcome, sinks[0])
+            self.assert_adds_up(outcome)
+            # On a busy machine an answer can come after the time-out: taken, and counted as not exported.
+            for name, count in accepted_items(sinks[0]).items():
+                self.assertGreaterEqual(count, outcome.report[name]["exported"] + outcome.report[name]["rejected"])
             self.assertGreater(outcome.report["traces"]["exported"], 0)
             self.assertGreater(outcome.report["traces"]["failed"], 0)
+            self.assertEqual(sinks[0].findings(), [])
             self.assert_said_once(outcome.errors, "connect to 127.0.0.1", where)
 
         self.at_once(check, [(protocol, timeout) for protocol in PROTOCOLS for timeout in (500, 30000)])

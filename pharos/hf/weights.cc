@@ -173,6 +173,20 @@ bool has_prediction_layers(const std::vector<tensor::Parameter*>& parameters) {
   });
 }
 
+/// fp16 ends at 65504; what is beyond it has become infinite.
+void check_range(const std::vector<Wanted>& wanted, const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const Wanted& item : wanted) {
+    if (item.target.scalar_type() == at::kHalf && !item.target.isfinite().all().item<bool>())
+      names.push_back(item.piece->name);
+  }
+  if (names.empty()) return;
+  throw base::UserError({.what = "Weights in '" + folder.string() + "' are beyond the range of fp16 or not finite.",
+                         .where = folder.string(),
+                         .why = base::join(names, ", "),
+                         .fix = "Train with `mixed_precision=bf16_mixed`, or in fp32."});
+}
+
 /// What is to be read from an open folder; raises all problems.
 std::vector<Wanted> find_weights(const std::vector<tensor::Parameter*>& parameters, HfModel hf,
                                  const SafetensorsSet& set, const std::filesystem::path& folder, const comm::Mesh& mesh,
@@ -214,6 +228,7 @@ void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::
     if (is_padded) parameter->data.zero_();
   }
   for (const Wanted& item : wanted) read_piece(set, item.location, item.piece->shape, item.slice, item.target);
+  check_range(wanted, folder);
 }
 
 }  // namespace pharos::hf

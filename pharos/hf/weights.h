@@ -22,8 +22,9 @@ void check_weights(const std::vector<tensor::Parameter*>& parameters, const std:
 /// Fills `parameters` (allocated, any device and floating type) from the safetensors files of `folder`, whose
 /// config.json names the family. Vocabulary padding becomes zero. A table of learned positions may have fewer rows than
 /// the stored one: it takes the first. Files in fp32, bf16 and fp16 are converted. UserError naming every missing,
-/// surplus and misshapen tensor at once; a stored lm_head that differs from the embedding of a tied model is one of
-/// them. Surplus tensors are only judged without pipeline parallelism, except for unknown names.
+/// surplus and misshapen tensor at once, and one for values beyond the range of fp16; a stored lm_head that differs
+/// from the embedding of a tied model is one of them. Surplus tensors are only judged without pipeline parallelism,
+/// except for unknown names.
 void load_weights(const std::vector<tensor::Parameter*>& parameters, const std::filesystem::path& folder,
                   const comm::Mesh& mesh, std::int64_t rank);
 

@@ -141,6 +141,21 @@ TEST(LoadWeights, NamesEveryMisfitAtOnce) {
   EXPECT_THAT(error, HasSubstr("has the type I64"));
 }
 
+TEST(LoadWeights, NamesWhatIsBeyondTheRangeOfHalf) {
+  const FixtureCopy copy("llama");
+  copy.change_weights([](FixtureCopy::Weights& weights) {
+    for (const char* name : {"model.norm.weight", "model.layers.1.mlp.up_proj.weight"}) {
+      weights[name] = weights[name].to(at::kFloat);
+      weights[name].view(-1)[3] = 1e6;
+    }
+  });
+  const Loaded wide(copy.path());
+  for (auto* parameter : wide.model->parameters()) parameter->data = parameter->data.detach().to(at::kHalf);
+  EXPECT_THAT(error_of([&] { load_weights(wide.model->parameters(), copy.path(), wide.mesh, 0); }),
+              ::testing::AllOf(HasSubstr("decoder.final_layernorm.weight"), HasSubstr("decoder.layers.1.mlp.up.weight"),
+                               Not(HasSubstr("layers.0"))));
+}
+
 TEST(LoadWeights, TiedModelsTakeAnEqualHeadOnly) {
   const FixtureCopy copy("llama3_tied");
   copy.change_weights(

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "pharos/base/error.h"
+#include "pharos/nn/attention/causal.h"
 #include "pharos/nn/context_parallel/attention.h"
 #include "pharos/nn/recompute.h"
 
@@ -53,6 +54,8 @@ at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const
                            const at::Tensor& allowed, const AttentionOptions& options) {
   const std::optional<at::Tensor> mask = allowed.defined() ? std::optional<at::Tensor>(allowed) : std::nullopt;
   const bool is_causal = !mask && query.size(2) > 1;
+  if (is_causal && kernels::fits_causal_attention(query, key, value))
+    return kernels::causal_attention(query, key, value, options.score_scale());
   const std::int64_t value_width = value.size(-1);
   if (!query.is_cpu() || value_width == query.size(-1))
     return at::scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, options.score_scale());

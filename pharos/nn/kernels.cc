@@ -3,17 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
-// One body, compiled for several instruction sets and chosen when the program is loaded. Sanitizers do not see through
-// the resolver that does the choosing, so their builds take the plain body.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define PHAROS_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define PHAROS_VECTOR_CLONES
-#endif
+#include "pharos/nn/vector_loops.h"
 
 namespace pharos::nn::kernels {
 namespace {
@@ -68,8 +62,9 @@ void rotate_pairs_row(const float* x, const float* cosine, const float* sine, fl
 
 /// input and output as [batch, tokens, heads, width], each with its own strides.
 void rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
-            float direction, const at::Tensor& output) {
-  const std::int64_t batch = input.size(0), tokens = input.size(1), heads = input.size(2), width = input.size(3);
+            float direction, std::int64_t first, const at::Tensor& output) {
+  const std::int64_t batch = input.size(0), tokens = input.size(1), heads = input.size(2);
+  const std::int64_t width = input.size(3) - first;
   const std::int64_t half = cosine.size(-1);
   const std::int64_t angle_batch_stride = cosine.size(0) == 1 ? 0 : tokens * half;
   auto* const row = interleaved ? rotate_pairs_row : rotate_halves_row;
@@ -83,11 +78,39 @@ void rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor&
       const std::int64_t sample = i / tokens, token = i % tokens;
       const std::int64_t angle = sample * angle_batch_stride + token * half;
       for (std::int64_t head = 0; head < heads; ++head) {
-        row(in + sample * is[0] + token * is[1] + head * is[2], cosines + angle, sines + angle, direction, half, width,
-            out + sample * os[0] + token * os[1] + head * os[2]);
+        const float* const x = in + sample * is[0] + token * is[1] + head * is[2];
+        float* const y = out + sample * os[0] + token * os[1] + head * os[2];
+        std::copy(x, x + first, y);
+        row(x + first, cosines + angle, sines + angle, direction, half, width, y + first);
       }
     }
   });
+}
+
+PHAROS_VECTOR_CLONES
+void swiglu_row(const float* x, float weight, float* y, std::int64_t width) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < width; ++i) y[i] = x[i] / (1 + expf(-x[i])) * x[i + width] * weight;
+}
+
+/// With s = sigmoid(gate): dgate = g w up s (1 + gate (1 - s)); dup = g w gate s. Returns d/dw = Σ g up gate s.
+PHAROS_VECTOR_CLONES
+float swiglu_row_backward(const float* g, const float* x, float weight, float* dx, std::int64_t width) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float gate = x[i], up = x[i + width], sigmoid = 1 / (1 + expf(-gate));
+    dx[i] = g[i] * weight * up * sigmoid * (1 + gate * (1 - sigmoid));
+    dx[i + width] = g[i] * weight * gate * sigmoid;
+    sum += g[i] * up * gate * sigmoid;
+  }
+  return sum;
+}
+
+/// Rows of so many elements that are worth a thread.
+std::int64_t grain_of(std::int64_t width) {
+  constexpr std::int64_t kElements = 8192;
+  return std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, width));
 }
 
 PHAROS_VECTOR_CLONES
@@ -140,13 +163,42 @@ void rms_norm_backward(const at::Tensor& output_grad, const at::Tensor& input, c
 }
 
 void rotate_to_heads(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
-                     float direction, at::Tensor& output) {
-  rotate(input, cosine, sine, interleaved, direction, output.transpose(1, 2));
+                     float direction, std::int64_t first, at::Tensor& output) {
+  rotate(input, cosine, sine, interleaved, direction, first, output.transpose(1, 2));
 }
 
 void rotate_to_tokens(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
-                      float direction, at::Tensor& output) {
-  rotate(input.transpose(1, 2), cosine, sine, interleaved, direction, output);
+                      float direction, std::int64_t first, at::Tensor& output) {
+  rotate(input.transpose(1, 2), cosine, sine, interleaved, direction, first, output);
+}
+
+void swiglu_forward(const at::Tensor& input, const at::Tensor& weights, at::Tensor& output) {
+  const std::int64_t width = output.size(1);
+  const float* const x = input.const_data_ptr<float>();
+  const float* const weight = weights.defined() ? weights.const_data_ptr<float>() : nullptr;
+  float* const y = output.data_ptr<float>();
+  at::parallel_for(0, output.size(0), grain_of(width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      swiglu_row(x + 2 * i * width, weight != nullptr ? weight[i] : 1, y + i * width, width);
+    }
+  });
+}
+
+void swiglu_backward(const at::Tensor& output_grad, const at::Tensor& input, const at::Tensor& weights,
+                     at::Tensor& input_grad, at::Tensor& weights_grad) {
+  const std::int64_t width = output_grad.size(1);
+  const float* const g = output_grad.const_data_ptr<float>();
+  const float* const x = input.const_data_ptr<float>();
+  const float* const weight = weights.defined() ? weights.const_data_ptr<float>() : nullptr;
+  float* const dx = input_grad.data_ptr<float>();
+  float* const dweight = weights.defined() ? weights_grad.data_ptr<float>() : nullptr;
+  at::parallel_for(0, output_grad.size(0), grain_of(width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float sum = swiglu_row_backward(g + i * width, x + 2 * i * width, weight != nullptr ? weight[i] : 1,
+                                            dx + 2 * i * width, width);
+      if (dweight != nullptr) dweight[i] = sum;
+    }
+  });
 }
 
 void add_rows(at::Tensor& table, const at::Tensor& indices, const at::Tensor& rows) {

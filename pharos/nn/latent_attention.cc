@@ -38,22 +38,45 @@ at::Tensor share(const at::Tensor& input, const TensorParallel& parallel) {
   return parallel.is_split() ? ShareFunction::apply(input, parallel) : input;
 }
 
-/// [batch, tokens, heads, width] -> [batch, heads, tokens, width], turned by position if there are angles.
-at::Tensor rotate_heads(const at::Tensor& input, const RotaryAngles* angles) {
-  return angles != nullptr ? apply_rotary(input, *angles) : input.transpose(1, 2);
+/// [batch, tokens, heads, width] -> [batch, heads, tokens, width], from `first` on turned by position if there are
+/// angles.
+at::Tensor rotate_heads(const at::Tensor& input, const RotaryAngles* angles, std::int64_t first) {
+  return angles != nullptr ? apply_rotary(input, *angles, first) : input.transpose(1, 2);
 }
 
-/// Queries of this rank's heads: [batch, heads, tokens, width] without and with rotation.
-struct Queries {
-  at::Tensor content, rotary;
-};
-
-Queries queries_of(const LatentAttention& layer, const at::Tensor& source, const RotaryAngles* angles) {
+/// Queries of this rank's heads: [batch, heads, tokens, content + rotary width].
+at::Tensor queries_of(const LatentAttention& layer, const at::Tensor& source, const RotaryAngles* angles) {
   const at::Tensor projected = (layer.linear_q_proj ? *layer.linear_q_proj : *layer.linear_q_up_proj).forward(source);
   const at::Tensor heads = projected.unflatten(-1, {layer.options.num_heads, layer.content_width + layer.rotary_width});
-  return {heads.narrow(-1, 0, layer.content_width).transpose(1, 2),
-          rotate_heads(heads.narrow(-1, layer.content_width, layer.rotary_width), angles)};
+  return rotate_heads(heads, angles, layer.content_width);
 }
+
+/// What the up-projection gives, [batch, tokens, heads, content + value width], with the rotated key that all heads
+/// share, [batch, 1, tokens, rotary width], as keys [batch, heads, tokens, content + rotary width] and values. One node
+/// of the graph, so that no gradient is filled with zeros and added up.
+struct FormKeysAndValues : torch::autograd::Function<FormKeysAndValues> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& formed, const at::Tensor& shared_key,
+                               std::int64_t content_width) {
+    const std::int64_t rotary_width = shared_key.size(-1);
+    context->saved_data["content_width"] = content_width;
+    const at::Tensor by_head = formed.transpose(1, 2);
+    const at::Tensor key =
+        at::empty({by_head.size(0), by_head.size(1), by_head.size(2), content_width + rotary_width}, formed.options());
+    key.narrow(-1, 0, content_width).copy_(by_head.narrow(-1, 0, content_width));
+    key.narrow(-1, content_width, rotary_width).copy_(shared_key);
+    return {key, by_head.narrow(-1, content_width, by_head.size(-1) - content_width).contiguous()};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const std::int64_t content_width = context->saved_data["content_width"].toInt();
+    const at::Tensor key = gradients[0].transpose(1, 2), value = gradients[1].transpose(1, 2);
+    const at::Tensor formed =
+        at::empty({key.size(0), key.size(1), key.size(2), content_width + value.size(-1)}, key.options());
+    formed.narrow(-1, 0, content_width).copy_(key.narrow(-1, 0, content_width));
+    formed.narrow(-1, content_width, value.size(-1)).copy_(value);
+    return {formed, key.narrow(-1, content_width, key.size(-1) - content_width).sum(2, true).transpose(1, 2), {}};
+  }
+};
 
 /// Keys and values formed from the latents. source: what queries come from, [batch, tokens, …]; latent: [batch, tokens,
 /// kv rank], under sequence parallelism both of this rank's tokens; shared_key: [batch, 1, tokens, rotary width], of
@@ -61,15 +84,13 @@ Queries queries_of(const LatentAttention& layer, const at::Tensor& source, const
 at::Tensor attend_to_formed(const LatentAttention& layer, const at::Tensor& source, const at::Tensor& latent,
                             const at::Tensor& shared_key, const RotaryAngles* angles, const ForwardContext& context) {
   const std::int64_t value_width = layer.options.width_of_values(), heads = layer.options.num_heads;
-  const Queries queries = queries_of(layer, source, angles);
+  const at::Tensor query = queries_of(layer, source, angles);
   const at::Tensor formed =
-      layer.linear_kv_up_proj.forward(latent).unflatten(-1, {heads, layer.content_width + value_width}).transpose(1, 2);
-  const at::Tensor key =
-      at::cat({formed.narrow(-1, 0, layer.content_width), shared_key.expand({-1, heads, -1, -1})}, -1);
+      layer.linear_kv_up_proj.forward(latent).unflatten(-1, {heads, layer.content_width + value_width});
+  const auto keys_and_values = FormKeysAndValues::apply(formed, shared_key, layer.content_width);
   AttentionOptions options = layer.options;
   options.recompute = options.recompute && !layer.recompute_up_projection;  // else it would run a third time
-  return attend(at::cat({queries.content, queries.rotary}, -1), key,
-                formed.narrow(-1, layer.content_width, value_width), options, context, layer.context_parallel);
+  return attend(query, keys_and_values[0], keys_and_values[1], options, context, layer.context_parallel);
 }
 
 /// Appends to the cache of a layer. Returns latents and shared keys of all tokens so far.
@@ -90,18 +111,20 @@ at::Tensor attend_to_latents(const LatentAttention& layer, const at::Tensor& sou
                              std::size_t index) {
   const std::int64_t value_width = layer.options.width_of_values(), heads = layer.options.num_heads;
   const auto [latents, shared_keys] = remember(*context.cache, index, share(latent, layer.parallel), shared_key);
-  const Queries queries = queries_of(layer, source, angles);
+  const at::Tensor queries = queries_of(layer, source, angles);
+  const at::Tensor content = queries.narrow(-1, 0, layer.content_width);
   const at::Tensor up =
       lasting_value(layer.linear_kv_up_proj.weight).view({heads, layer.content_width + value_width, layer.kv_rank});
   const at::Tensor key_up = up.narrow(1, 0, layer.content_width),
                    value_up = up.narrow(1, layer.content_width, value_width);
-  std::vector<at::Tensor> query = {at::matmul(queries.content, key_up), queries.rotary};
+  std::vector<at::Tensor> query = {at::matmul(content, key_up),
+                                   queries.narrow(-1, layer.content_width, layer.rotary_width)};
   std::vector<at::Tensor> key = {latents, shared_keys};
   at::Tensor value_bias;
   if (layer.linear_kv_up_proj.bias) {
     const at::Tensor bias =
         lasting_value(*layer.linear_kv_up_proj.bias).view({heads, layer.content_width + value_width, 1});
-    query.push_back(at::matmul(queries.content, bias.narrow(1, 0, layer.content_width)));
+    query.push_back(at::matmul(content, bias.narrow(1, 0, layer.content_width)));
     key.push_back(at::ones({latents.size(0), 1, latents.size(2), 1}, latents.options()));
     value_bias = bias.narrow(1, layer.content_width, value_width).transpose(1, 2);
   }
@@ -123,10 +146,10 @@ at::Tensor LatentAttention::forward(const at::Tensor& hidden, const RotaryAngles
     if (q_layernorm) source = q_layernorm->forward(source);
   }
   const at::Tensor compressed = linear_kv_down_proj.forward(hidden);
-  at::Tensor latent = compressed.narrow(-1, 0, kv_rank);
-  if (kv_layernorm) latent = kv_layernorm->forward(latent);
-  const at::Tensor shared = share(compressed.narrow(-1, kv_rank, rotary_width), parallel);
-  const at::Tensor shared_key = rotate_heads(shared.unsqueeze(2), angles);
+  const auto parts = compressed.split_with_sizes({kv_rank, rotary_width}, -1);
+  const at::Tensor latent = kv_layernorm ? kv_layernorm->forward(parts[0]) : parts[0];
+  const at::Tensor shared = share(parts[1], parallel);
+  const at::Tensor shared_key = rotate_heads(shared.unsqueeze(2), angles, 0);
   at::Tensor mixed;
   if (context.cache != nullptr) {
     mixed = attend_to_latents(*this, source, latent, shared_key, angles, context, layer);

@@ -3,7 +3,10 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <vector>
+
 #include "pharos/base/error.h"
+#include "pharos/nn/kernels.h"
 
 namespace pharos::nn {
 namespace {
@@ -12,10 +15,24 @@ using config::Activation;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+bool fits_kernel(const at::Tensor& input, const at::Tensor& weights) {
+  return kernels::fits(input) && (!weights.defined() || kernels::fits(weights));
+}
+
+at::Tensor rows_of(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}).contiguous(); }
+
 struct SwiGlu : torch::autograd::Function<SwiGlu> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& weights) {
     context->save_for_backward({input, weights.value_or(at::Tensor())});
+    if (const at::Tensor factors = weights.value_or(at::Tensor()); fits_kernel(input, factors)) {
+      const at::Tensor rows = rows_of(input.detach());
+      at::Tensor output = at::empty({rows.size(0), rows.size(1) / 2}, rows.options());
+      kernels::swiglu_forward(rows, factors.defined() ? factors.detach().contiguous() : factors, output);
+      std::vector<std::int64_t> sizes = input.sizes().vec();
+      sizes.back() /= 2;
+      return output.view(sizes);
+    }
     const auto halves = input.detach().chunk(2, -1);
     at::Tensor output = at::silu(halves[0]).mul_(halves[1]);
     return weights ? output.mul_(weights->detach().unsqueeze(-1)) : output;
@@ -26,6 +43,14 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
     const auto saved = context->get_saved_variables();
     const at::Tensor input = saved[0].detach(), weights = saved[1].defined() ? saved[1].detach() : at::Tensor();
     const at::Tensor& grad = gradients[0];
+    if (fits_kernel(input, weights)) {
+      const at::Tensor rows = rows_of(input);
+      at::Tensor input_grad = at::empty_like(rows), weights_grad;
+      if (weights.defined()) weights_grad = at::empty(weights.sizes(), weights.options());
+      kernels::swiglu_backward(rows_of(grad), rows, weights.defined() ? weights.contiguous() : weights, input_grad,
+                               weights_grad);
+      return {input_grad.view(input.sizes()), weights_grad};
+    }
     const auto halves = input.chunk(2, -1);
     at::Tensor input_grad = at::empty_like(input), weights_grad;
     auto grads = input_grad.chunk(2, -1);

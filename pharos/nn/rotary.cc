@@ -18,7 +18,12 @@ using torch::autograd::variable_list;
 
 /// Rotation in ATen operations, tokens and heads in the order of `input`: [batch, tokens, heads, width].
 at::Tensor rotate(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, bool interleaved,
-                  double direction) {
+                  double direction, std::int64_t first) {
+  if (first > 0) {
+    const at::Tensor turned =
+        rotate(input.narrow(-1, first, input.size(-1) - first), cosine, sine, interleaved, direction, 0);
+    return at::cat({input.narrow(-1, 0, first), turned}, -1);
+  }
   const std::int64_t half = cosine.size(-1);
   const at::Tensor wide = input.to(at::kFloat);
   const at::Tensor cosines = cosine.unsqueeze(2), sines = sine.unsqueeze(2) * direction;
@@ -44,23 +49,26 @@ at::Tensor last_axis_contiguous(const at::Tensor& tensor) {
 
 struct Rotary : torch::autograd::Function<Rotary> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& cosine,
-                            const at::Tensor& sine, bool interleaved) {
+                            const at::Tensor& sine, bool interleaved, std::int64_t first) {
     context->save_for_backward({cosine, sine});
     context->saved_data["interleaved"] = interleaved;
-    if (!kernels::fits(input)) return rotate(input, cosine, sine, interleaved, 1).transpose(1, 2).contiguous();
+    context->saved_data["first"] = first;
+    if (!kernels::fits(input)) return rotate(input, cosine, sine, interleaved, 1, first).transpose(1, 2).contiguous();
     at::Tensor output = at::empty({input.size(0), input.size(2), input.size(1), input.size(3)}, input.options());
-    kernels::rotate_to_heads(last_axis_contiguous(input), cosine, sine, interleaved, 1, output);
+    kernels::rotate_to_heads(last_axis_contiguous(input), cosine, sine, interleaved, 1, first, output);
     return output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const bool interleaved = context->saved_data["interleaved"].toBool();
+    const std::int64_t first = context->saved_data["first"].toInt();
     const at::Tensor& grad = gradients[0];
-    if (!kernels::fits(grad)) return {rotate(grad.transpose(1, 2), saved[0], saved[1], interleaved, -1), {}, {}, {}};
+    if (!kernels::fits(grad))
+      return {rotate(grad.transpose(1, 2), saved[0], saved[1], interleaved, -1, first), {}, {}, {}, {}};
     at::Tensor input_grad = at::empty({grad.size(0), grad.size(2), grad.size(1), grad.size(3)}, grad.options());
-    kernels::rotate_to_tokens(last_axis_contiguous(grad), saved[0], saved[1], interleaved, -1, input_grad);
-    return {input_grad, {}, {}, {}};
+    kernels::rotate_to_tokens(last_axis_contiguous(grad), saved[0], saved[1], interleaved, -1, first, input_grad);
+    return {input_grad, {}, {}, {}, {}};
   }
 };
 
@@ -130,8 +138,8 @@ RotaryAngles rotary_angles(const at::Tensor& frequencies, const at::Tensor& posi
   return {angles.cos().mul_(attention_factor), angles.sin().mul_(attention_factor), interleaved};
 }
 
-at::Tensor apply_rotary(const at::Tensor& input, const RotaryAngles& angles) {
-  return Rotary::apply(input, angles.cosine, angles.sine, angles.interleaved);
+at::Tensor apply_rotary(const at::Tensor& input, const RotaryAngles& angles, std::int64_t first) {
+  return Rotary::apply(input, angles.cosine, angles.sine, angles.interleaved, first);
 }
 
 }  // namespace pharos::nn

@@ -39,8 +39,8 @@ RotaryAngles rotary_angles(const at::Tensor& frequencies, const at::Tensor& posi
 /// YaRN's factor m(factor, scale) = 0.1 scale ln(factor) + 1; 1 for a factor up to 1.
 double yarn_scale(double factor, double scale);
 
-/// Rotates the first elements of each head by its position and moves heads in front of tokens.
+/// Rotates elements of each head, from `first` on, by its position and moves heads in front of tokens.
 /// input: [batch, tokens, heads, width], last axis contiguous. Returns [batch, heads, tokens, width] contiguous.
-at::Tensor apply_rotary(const at::Tensor& input, const RotaryAngles& angles);
+at::Tensor apply_rotary(const at::Tensor& input, const RotaryAngles& angles, std::int64_t first = 0);
 
 }  // namespace pharos::nn

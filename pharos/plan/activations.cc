@@ -59,9 +59,9 @@ double kept_by_attention(const ModelConfig& model, const LayerShape& shape, std:
   if (shape.context > 1) return bytes + tokens * shape.heads * kFloatBytes;
   if (!fused) return bytes + kept_probabilities(model, shape);
   bytes += tokens * shape.heads * kFloatBytes;  // log of the softmax's sums
-  // The kernel lays its result out like the queries. Rotated ones are ordered by head, so that the output projection
-  // keeps a copy ordered by token beside what the kernel keeps.
-  if (is_rotary(model)) bytes += tokens * shape.query_width() * size;
+  // ATen's kernels lay their result out like the queries. Rotated ones are ordered by head, so that the output
+  // projection keeps a copy ordered by token beside what the kernel keeps.
+  if (is_rotary(model) && !has_causal_kernel(model, shape, layer)) bytes += tokens * shape.query_width() * size;
   if (model::attention_window(model, layer) > 0) bytes += shape.length * shape.length * size;  // mask
   return bytes;
 }
@@ -99,6 +99,11 @@ bool is_fused(const ModelConfig& model) {
   return model.attention_dropout == 0 && model.attention_backend != config::AttentionBackend::kUnfused &&
          model.attention_backend != config::AttentionBackend::kLocal && !model.attn_logit_softcapping &&
          model.softmax_type == config::SoftmaxType::kVanilla;
+}
+
+bool has_causal_kernel(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
+  return shape.device == config::DeviceKind::kCpu && shape.element_bytes == kFloatBytes && shape.context == 1 &&
+         is_fused(model) && model::attention_window(model, layer) == 0;
 }
 
 double norm_statistics(const ModelConfig& model, double rows) {
@@ -181,8 +186,8 @@ KeptByLayer kept_by_layer(const ModelConfig& model, const LayerShape& shape, std
   const double statistics = norm_statistics(model, shape.stream_tokens());
   KeptByLayer kept;
   kept.input = stream;
-  kept.attention =
-      model.multi_latent_attention ? kept_by_latent_attention(model, shape) : kept_by_attention(model, shape, layer);
+  kept.attention = model.multi_latent_attention ? kept_by_latent_attention(model, shape, layer)
+                                                : kept_by_attention(model, shape, layer);
   kept.mlp = 2 * stream + statistics;  // with the normalised input
   if (has_experts(model, layer)) {
     if (!recomputes_mlp(model)) kept.mlp += kept_by_experts(model, shape);
@@ -217,8 +222,8 @@ double mlp_backward_bytes(const ModelConfig& model, const LayerShape& shape, std
   return stream_bytes(shape) + again + std::max({activation, row, column});
 }
 
-double attention_backward_bytes(const ModelConfig& model, const LayerShape& shape) {
-  if (model.multi_latent_attention) return stream_bytes(shape) + latent_backward_bytes(model, shape);
+double attention_backward_bytes(const ModelConfig& model, const LayerShape& shape, std::int64_t layer) {
+  if (model.multi_latent_attention) return stream_bytes(shape) + latent_backward_bytes(model, shape, layer);
   const double query = shape.query_width(), kv = shape.kv_width(), token_bytes = shape.tokens() * shape.element_bytes;
   const double key_value = shape.kv_heads < shape.heads ? 2 * query : 2 * kv;
   double core = token_bytes * (query + query + key_value);
@@ -242,7 +247,7 @@ double layer_forward_bytes(const ModelConfig& model, const LayerShape& shape) {
   if (model.num_moe_experts) mlp = std::max(mlp, experts_forward_bytes(model, shape));
   double query = shape.query_width(), key = shape.kv_width(), value = shape.kv_width();
   if (model.multi_latent_attention) {
-    const LatentWidths widths = latent_widths(model, shape);
+    const LatentWidths widths = latent_widths(model, shape, 0);
     query = key = widths.query;
     value = widths.padded_value + widths.formed / 2;  // beside what they were formed as
   }

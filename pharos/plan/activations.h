@@ -53,7 +53,7 @@ KeptByLayer kept_by_layer(const config::ModelConfig& model, const LayerShape& sh
 /// Most bytes alive in the backward pass of a half beside everything kept: gradients on their way and temporaries, less
 /// what has been freed by then.
 double mlp_backward_bytes(const config::ModelConfig& model, const LayerShape& shape, std::int64_t layer);
-double attention_backward_bytes(const config::ModelConfig& model, const LayerShape& shape);
+double attention_backward_bytes(const config::ModelConfig& model, const LayerShape& shape, std::int64_t layer);
 
 /// Most bytes alive in a forward pass through one layer, of the kind that needs most, that keeps nothing.
 double layer_forward_bytes(const config::ModelConfig& model, const LayerShape& shape);

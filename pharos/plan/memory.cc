@@ -61,7 +61,7 @@ void visit_backward(Moment& largest, const ModelConfig& model, const LayerShape&
   const std::int64_t num_layers = stage.chunk.num_layers;
   if (num_layers == 0) return;
   const std::int64_t last = stage.chunk.first_layer + num_layers - 1;
-  const double mlp = mlp_backward_bytes(model, shape, last), attention = attention_backward_bytes(model, shape);
+  const double mlp = mlp_backward_bytes(model, shape, last), attention = attention_backward_bytes(model, shape, last);
   const double mlp_kept = kept_by_layer(model, shape, last).mlp;
   const auto visit = [&](const char* mlp_phase, const char* attention_phase, double activations) {
     keep_largest(largest, {mlp_phase, activations, below.logits, mlp, held.communication});

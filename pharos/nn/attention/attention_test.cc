@@ -105,10 +105,15 @@ TEST(Attention, EqualsItsEquationWithEveryOption) {
 
 // Different widths must not lead to a kernel that keeps scores: what autograd keeps grows with the tokens.
 TEST(Attention, OfNarrowValuesStaysFused) {
-  const at::Tensor query = at::randn({1, 1, 8, 8}).requires_grad_(), value = at::randn({1, 1, 8, 5});
-  const at::Tensor output = core_attention(query, query, value, options_of({.heads = 1, .kv_heads = 1}), {});
-  ASSERT_EQ(output.grad_fn()->num_inputs(), 1U);
-  EXPECT_THAT(output.grad_fn()->next_edge(0).function->name(), ::testing::HasSubstr("FlashAttention"));
+  const at::Tensor query = at::randn({1, 1, 8, 8}), value = at::randn({1, 1, 8, 5});
+  const auto attend_in = [&](at::ScalarType type) {
+    const at::Tensor typed = query.to(type).requires_grad_();
+    return core_attention(typed, typed, value.to(type), options_of({.heads = 1, .kv_heads = 1}), {}).grad_fn();
+  };
+  EXPECT_THAT(attend_in(at::kFloat)->name(), ::testing::HasSubstr("CausalAttention"));
+  const auto narrow = attend_in(at::kBFloat16);
+  ASSERT_EQ(narrow->num_inputs(), 1U);
+  EXPECT_THAT(narrow->next_edge(0).function->name(), ::testing::HasSubstr("FlashAttention"));
 }
 
 /// A layer of hidden width 12 without rotation or bias.

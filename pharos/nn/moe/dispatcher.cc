@@ -129,9 +129,4 @@ std::unique_ptr<Dispatcher> make_dispatcher(config::TokenDispatcher type, config
   return std::make_unique<ExchangeDispatcher>(make_exchange, options, parallel);
 }
 
-std::string flex_backend_problem(config::FlexBackend backend) {
-  const config::FlexBackendProblem problem = config::flex_backend_problem(backend);
-  return problem.empty() ? "" : problem.what + " " + problem.fix;
-}
-
 }  // namespace pharos::nn

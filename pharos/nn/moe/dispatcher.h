@@ -53,11 +53,8 @@ class Dispatcher {
 };
 
 /// On one rank all types are the same. `backend` is that of the flex type; UserError for one that this build lacks
-/// (flex_backend_problem()).
+/// (config::flex_backend_problem()).
 std::unique_ptr<Dispatcher> make_dispatcher(config::TokenDispatcher type, config::FlexBackend backend,
                                             const DispatchOptions& options, const ExpertParallel& parallel);
-
-/// Why a back-end of the flex dispatcher cannot be used in this build, and how to get it; empty: it can.
-std::string flex_backend_problem(config::FlexBackend backend);
 
 }  // namespace pharos::nn

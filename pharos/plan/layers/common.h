@@ -14,6 +14,10 @@ bool recomputes(const config::ModelConfig& model, const char* module);
 /// Attention in one kernel that keeps no probabilities (nn::core_attention).
 bool is_fused(const config::ModelConfig& model);
 
+/// Attention of this layer takes nn::kernels::causal_attention(): it pads nothing, and its result is laid out by token,
+/// as the output projection reads it.
+bool has_causal_kernel(const config::ModelConfig& model, const LayerShape& shape, std::int64_t layer);
+
 /// Bytes of the probabilities and masks that attention without a fused kernel keeps.
 double kept_probabilities(const config::ModelConfig& model, const LayerShape& shape);
 

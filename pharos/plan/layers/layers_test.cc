@@ -98,7 +98,7 @@ TEST(ExpertParameters, OfDeepSeekAreThoseOfTheModel) {
 // indices; of routing the scores of 8 experts, and two indices and a probability a choice; of the shared expert 3 x
 // 128.
 TEST(ExpertMemory, ActivationsOfExpertsByHand) {
-  const double dense = 11 * 512 + 2 + 8, tokens = 2048;
+  const double dense = 10 * 512 + 2 + 8, tokens = 2048;
   const double experts = 2 * (4 * (512 + 3 * 256) + 4 + 2 * 8) + 4 * 8 + 2 * (2 * 8 + 4) + 4 * 3 * 128;
   const Plan plan = plan_of(with_experts({"model.moe_router_pre_softmax=true"}));
   EXPECT_EQ(plan.memory.phase, "loss");
@@ -140,16 +140,20 @@ TEST(ExpertMemory, OptimizerStatesOfExpertsAreDividedOverTheirCopies) {
   EXPECT_DOUBLE_EQ(plan.memory.part("gradients"), 4.0 * static_cast<double>(held.buffer_elements()));
 }
 
-// Queries and keys of 8 heads are 48 wide, values 32; the kernel of a CPU takes values and gives results as wide as
-// keys. Latents of 64 elements are kept before and after their norm.
+// Queries and keys of 8 heads are 48 wide, values and results 32; with a window ATen's kernel for CPUs takes values and
+// gives results as wide as keys. Latents of 64 elements are kept before and after their norm.
 TEST(ExpertMemory, ActivationsOfLatentAttentionByHand) {
   const std::vector<std::string> latent{
       "model.multi_latent_attention=true", "model.q_lora_rank=null", "model.kv_lora_rank=64",  "model.qk_head_dim=32",
       "model.qk_pos_emb_head_dim=16",      "model.v_head_dim=32",    "model.qk_layernorm=true"};
-  const double mlp = 2 * 512 + 1 + 3 * 1376, attention = 512 + 1 + 512 + 2 * 64 + 1 + 4 * 8 * 48 + 8 * 32 + 8;
+  const double mlp = 2 * 512 + 1 + 3 * 1376, attention = 512 + 1 + 512 + 2 * 64 + 1 + 2 * 8 * 48 + 2 * 8 * 32 + 8;
   const Plan plan = plan_of(latent);
   EXPECT_EQ(plan.memory.phase, "loss");
   EXPECT_DOUBLE_EQ(plan.memory.part("activations"), 2048.0 * 4 * (6 * (attention + mlp) + 2 * 512 + 1));
+  std::vector<std::string> windowed = latent;
+  windowed.push_back("model.window_size=[127,0]");
+  const double padded = 512 + 1 + 512 + 2 * 64 + 1 + 4 * 8 * 48 + 8 * 32 + 8;
+  EXPECT_DOUBLE_EQ(plan_of(windowed).memory.part("activations"), 2048.0 * 4 * (6 * (padded + mlp) + 2 * 512 + 1));
   std::vector<std::string> formed_again = latent;
   formed_again.insert(formed_again.end(),
                       {"model.recompute_granularity=selective", "model.recompute_modules=[mla_up_proj]"});

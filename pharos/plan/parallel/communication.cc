@@ -70,7 +70,7 @@ TensorWidths widths_of_layers(const config::ModelConfig& model, const LayerShape
   TensorWidths widths;
   for (const HeldLayer& layer : layers) {
     if (model.multi_latent_attention) {
-      const LatentWidths latent = latent_widths(model, shape);
+      const LatentWidths latent = latent_widths(model, shape, layer.number);
       widths.add(latent.query_source + latent.kv_rank, latent.shared_key, shape.hidden, layer.all_again);
     } else {
       widths.add(shape.hidden, 0, shape.hidden, layer.all_again);
@@ -125,7 +125,7 @@ std::vector<CommunicationPart> of_context_parallel(const RunConfig& config, cons
   const LayerShape shape = layer_shape(config);
   double width = 2 * shape.kv_width();
   if (model.multi_latent_attention) {
-    const LatentWidths latent = latent_widths(model, shape);
+    const LatentWidths latent = latent_widths(model, shape, 0);
     width = latent.query + latent.value;
   }
   const double elements = width * shape.tokens() * static_cast<double>(ranks);

@@ -45,7 +45,7 @@ constexpr double kMatrices = 2 * (4 * kHidden * kHidden + 3 * kHidden * kInner);
 constexpr double kAttention = 2 * 2 * kHidden * 128;
 constexpr double kOutput = 2 * kHidden * kVocabulary;
 // As Memory.ActivationsOfLlama27mByHand has them.
-constexpr double kLayerBytes = kTokens * 4 * (11 * kHidden + 3 * kInner + 2 + 8);
+constexpr double kLayerBytes = kTokens * 4 * (10 * kHidden + 3 * kInner + 2 + 8);
 constexpr double kHeadBytes = kTokens * 4 * (2 * kHidden + 1);
 constexpr double kLogitsBytes = kTokens * 4 * kVocabulary;
 constexpr double kBoundaryBytes = kTokens * 4 * kHidden;
