@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -55,8 +56,9 @@ void for_each_run_in_parallel(const at::Tensor& rows, const Counts& counts, cons
   for_each_run(counts, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
     runs.push_back({expert, first, count});
   });
+  const at::ThreadLocalState state;  // whether there are gradients, and whether this is inference
   at::parallel_for(0, std::ssize(runs), 1, [&](std::int64_t begin, std::int64_t end) {
-    const at::NoGradGuard no_grad;  // of this thread
+    const at::ThreadLocalStateGuard as_caller(state);
     for (std::int64_t i = begin; i < end; ++i) {
       const Run& run = runs[static_cast<std::size_t>(i)];
       body(run.expert, run.first, run.count);

@@ -2,6 +2,8 @@
 #include "pharos/nn/moe/experts.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -209,6 +211,38 @@ TEST(Experts, FrozenWeightsTakeNoGradient) {
   const at::Tensor output = experts.forward(rows, kCounts, at::ones({8}));
   torch::autograd::backward({output}, {at::ones_like(output)});
   EXPECT_GT(rows.grad().abs().sum().item<double>(), 0);
+}
+
+#ifdef __SANITIZE_THREAD__  // it does not see that OpenMP waits for its threads
+constexpr int kThreads = 1;
+#else
+constexpr int kThreads = 2;
+#endif
+
+// One product a thread: those that have no part in it must neither record a graph nor forget that this is inference.
+TEST(Experts, AreTheSameOnSeveralThreads) {
+  const int threads = at::get_num_threads();
+  const std::vector<std::int64_t> counts{40, 3, 70, 1, 25};
+  std::vector<std::vector<at::Tensor>> found;
+  for (const int number : {1, kThreads}) {
+    at::set_num_threads(number);
+    at::manual_seed(10);
+    Experts experts;
+    experts.gated = true;
+    experts.activation = Activation::kSilu;
+    experts.fc1 = parameter_of({5, 2 * kWidth, kHidden});
+    experts.fc2 = parameter_of({5, kHidden, kWidth});
+    const at::Tensor rows = at::randn({139, kHidden}).requires_grad_(), probabilities = at::rand({139});
+    const at::Tensor output = experts.forward(rows, counts, probabilities);
+    torch::autograd::backward({output}, {at::ones_like(output)});
+    found.push_back({output.detach(), rows.grad(), experts.fc1.main_grad, experts.fc2.main_grad});
+    const c10::InferenceMode guard;
+    EXPECT_TRUE(at::equal(experts.forward(rows, counts, probabilities), output.detach())) << number;
+  }
+  at::set_num_threads(threads);
+  for (std::size_t i = 0; i < found[0].size(); ++i) {
+    EXPECT_TRUE(at::allclose(found[0][i], found[1][i], 1e-6, 1e-6)) << i;
+  }
 }
 
 }  // namespace
