@@ -3,6 +3,7 @@
 #include <map>
 
 #include "pharos/base/text.h"
+#include "pharos/config/derived.h"
 #include "pharos/config/lifecycle.h"
 #include "pharos/config/schema/schema.h"
 
@@ -65,6 +66,13 @@ std::vector<std::string> window_notes(const ResolvedConfig& resolved, std::int64
   if (profiling.profile_step_start == profiling.profile_step_end) {
     notes.push_back("profiling.profile_step_start and profile_step_end are both " +
                     std::to_string(profiling.profile_step_start) + ": the window is empty, nothing is captured.");
+  }
+  const std::int64_t iterations =
+      total_train_iterations(resolved.config, data_parallel_size(resolved.config.model, world_size));
+  if (profiling.profile_step_start < profiling.profile_step_end && profiling.profile_step_start >= iterations) {
+    notes.push_back("profiling.profile_step_start = " + std::to_string(profiling.profile_step_start) +
+                    ": the run ends after " + std::to_string(iterations) +
+                    " steps, before the window begins; nothing is captured.");
   }
   for (const std::int64_t rank : profiling.profile_ranks) {
     if (rank >= 0 && rank < world_size) continue;

@@ -1,6 +1,7 @@
 // Where recipes are found.
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "pharos/base/environment.h"
 #include "pharos/base/error.h"
@@ -19,6 +20,25 @@ bool is_path(const std::string& name) {
 bool is_file(const fs::path& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored);
+}
+
+[[noreturn]] void throw_no_recipe_file(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  const std::string quoted = "'" + path.string() + "'";
+  base::UserError::Parts parts{.what = "There is no recipe file " + path.string() + ".",
+                               .fix = "`pharos recipes list` shows the recipes by name."};
+  if (fs::is_directory(status)) {
+    parts.what = quoted + " is a folder, not a recipe file.";
+    if (is_file(path / "run.yaml"))
+      parts.fix = "The configuration of that run is " + (path / "run.yaml").string() + ".";
+  } else if (fs::exists(status)) {
+    parts.what = quoted + " is a pipe, a socket or a device, not a recipe file.";
+    parts.fix = "Write the recipe to a file.";
+  } else if (error && status.type() != fs::file_type::not_found) {
+    parts.what = "The recipe file " + quoted + " cannot be looked at: " + error.message() + ".";
+  }
+  throw base::UserError(std::move(parts));
 }
 
 void add_environment_folders(std::vector<fs::path>& folders) {
@@ -100,8 +120,7 @@ fs::path find_recipe(const std::string& name, const fs::path& beside) {
     const fs::path path(name);
     if (!beside.empty() && path.is_relative() && is_file(beside / path)) return beside / path;
     if (is_file(path)) return path;
-    throw base::UserError(
-        {.what = "There is no recipe file " + name + ".", .fix = "`pharos recipes list` shows the recipes by name."});
+    throw_no_recipe_file(path);
   }
   std::vector<fs::path> folders = recipe_folders();
   fs::path found = find_file(beside, folders, name);

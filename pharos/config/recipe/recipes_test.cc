@@ -115,6 +115,19 @@ TEST(Recipes, TakeWeightsFromAFolder) {
   EXPECT_FALSE(folder.tokenizer.vocab_size.has_value());
 }
 
+TEST(Recipes, WhatIsNoFileIsNamedForWhatItIs) {
+  for (const auto& [path, part] : {std::pair{"./", "'./' is a folder, not a recipe file"},
+                                   {"/dev/null", "'/dev/null' is a pipe, a socket or a device, not a recipe file"},
+                                   {"/nowhere/at.yaml", "There is no recipe file /nowhere/at.yaml."}}) {
+    try {
+      find_recipe(path);
+      ADD_FAILURE() << path;
+    } catch (const base::UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+}
+
 TEST(Recipes, AreFoundByNamesOfMegatronBridge) {
   EXPECT_EQ(find_recipe("llama3_8b_pretrain_config"), find_recipe("llama3_8b_pretrain"));
   EXPECT_EQ(recipe_group(find_recipe("llama3_8b_pretrain_2gpu_h100_bf16")), "llama");

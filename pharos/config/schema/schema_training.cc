@@ -146,7 +146,7 @@ void declare_profiling(std::vector<Field>& fields) {
       .own();
   profiling.field("network_counters_hz", &P::network_counters_hz, "how often")
       .unit("samples per second")
-      .above(0)
+      .min(0.001)
       .max(1000)
       .with("profiling.network_counters")
       .own();

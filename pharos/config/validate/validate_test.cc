@@ -49,6 +49,7 @@ TEST(Validate, RangesAndRequiredFields) {
                 {{"optimizer.adam_beta2=1"}, 1, "Allowed: ≥ 0 and < 1"},
                 {{"rng.seed=0"}, 1, "Allowed: > 0"},
                 {{"optimizer.lr=nan"}, 1, "optimizer.lr = nan is out of range"},
+                {{"profiling.network_counters_hz=1e-300"}, 1, "Allowed: ≥ 0.001 and ≤ 1000"},
                 {{"~train.micro_batch_size"}, 1, "train.micro_batch_size is required and not set"},
                 {{"~optimizer.lr"}, 1, "optimizer.lr is not set"},
                 {{"optimizer.muon_tp_mode=x"}, 1, "is not one of duplicated, blockwise, distributed"}},
@@ -325,6 +326,15 @@ TEST(Notes, TellWhatAProfilingWindowWillNotCapture) {
   EXPECT_THAT(warnings({"profiling.profile_step_start=7", "profiling.profile_step_end=7"}),
               Contains("profiling.profile_step_start and profile_step_end are both 7: the window is empty, nothing is "
                        "captured."));
+  for (std::vector<std::string> length : {std::vector<std::string>{"train.train_iters=10"},
+                                          {"train.train_iters=null", "train.train_samples=87",
+                                           "scheduler.lr_warmup_iters=0", "scheduler.lr_decay_samples=80"}}) {
+    length.emplace_back("train.global_batch_size=8");
+    EXPECT_THAT(warnings(length),
+                Contains("profiling.profile_step_start = 10: the run ends after 10 steps, before the window begins; "
+                         "nothing is captured."));
+  }
+  EXPECT_THAT(warnings({"train.train_iters=11"}), testing::Not(Contains(HasSubstr("profil"))));
   EXPECT_THAT(warnings({"profiling.profile_ranks=[1,2]"}),
               Contains("profiling.profile_ranks names rank 2; the job has ranks 0 to 1."));
   EXPECT_THAT(warnings({"profiling.profile_ranks=[]"}), testing::Not(Contains(HasSubstr("profil"))));

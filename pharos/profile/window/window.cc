@@ -66,7 +66,9 @@ void Window::after_step(std::int64_t completed) {
 
 void Window::leave() {
   if (is_open_) close(completed_);
-  is_over_ = true;
+  if (std::exchange(is_over_, true)) return;
+  say_(fmt::format("profiling: nothing is captured, the run ended without a step of the window [{}, {})",
+                   config_.profile_step_start, config_.profile_step_end));
 }
 
 void Window::open(std::int64_t completed) {

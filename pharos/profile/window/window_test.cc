@@ -135,6 +135,15 @@ TEST_F(WindowTest, SaysOnceThatTheRunResumedBeyondIt) {
   EXPECT_THAT(said_[0], testing::HasSubstr("nothing is captured, the run continues at step 6"));
 }
 
+TEST_F(WindowTest, SaysOnceThatTheRunEndedBeforeIt) {
+  {
+    Window window(window_config(9, 12), 0, say_, [&] { return without_ranges(); });
+    said_.clear();
+    calls_of_run(window, 0, 4);
+  }
+  EXPECT_THAT(said_, testing::ElementsAre(testing::HasSubstr("nothing is captured, the run ended without a step of")));
+}
+
 TEST_F(WindowTest, WithoutCudaItSaysSoAndTheRunGoesOn) {
   Window window(window_config(0, 4), 0, say_, [] { return Window::Tools{.why_not = "libcudart was not found"}; });
   ASSERT_EQ(said_.size(), 1u);
