@@ -123,7 +123,11 @@ class CommandLine(ProgramTest):
         folder = self.folder / "emptied"
         folder.mkdir()
         (folder / "run.yaml").write_text("")
-        self.assert_refused(run("train", "--run-dir", folder, "--resume"), "run.yaml", "empty", "damaged")
+        resume = ("train", "--run-dir", folder, "--resume")
+        self.assert_refused(run(*resume), "no run began there", "run.yaml is empty", "without --resume")
+        (folder / "metrics.jsonl").write_text('{"step":1}\n')
+        self.assert_refused(run(*resume), "run.yaml", "empty", "damaged")
+        self.assert_refused(run("train", "--run-dir", self.folder / "never", "--resume"), "no run began there", "does not exist")
 
     def test_traces(self):
         self.assert_refused(run("trace", "show", self.folder / "absent"), "does not exist", "--run-dir")

@@ -225,7 +225,7 @@ Manifest read_manifest(const fs::path& folder) {
   if (!metadata.is_object() || metadata.value("sharded_backend", json()) != "pharos") {
     fail((folder / kMetadataFile).string(), "its sharded_backend is not \"pharos\"");
   }
-  const std::string text = base::read_file(folder / kManifestFile);
+  const std::string text = base::read_regular_file(folder / kManifestFile);
   const json expected = metadata.value("manifest_crc32", json());
   if (expected != hex(update_crc32(0, text.data(), text.size())))
     fail(where, "its checksum is not the one in metadata.json: one of the two is damaged");

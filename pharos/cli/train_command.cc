@@ -40,8 +40,9 @@ struct Arguments {
   lens::LensFlags telemetry;
 };
 
-/// run.yaml of a run folder; an empty one was cut off by whatever stopped the run.
+/// run.yaml of a run folder; an empty one beside steps of the run is damaged.
 std::filesystem::path own_configuration(const std::filesystem::path& run_folder) {
+  train::require_run(run_folder);
   const std::filesystem::path path = run_folder / "run.yaml";
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored) && std::filesystem::file_size(path, ignored) == 0) {

@@ -98,8 +98,14 @@ TEST_F(LogTail, ShowsWhatCameAfterTheBeginning) {
 }
 
 TEST_F(LogTail, CannotSteerTheTerminal) {
-  EXPECT_EQ(printable("a\x1b[2Jb\tc"), "a?[2Jb?c");
-  EXPECT_EQ(printable(std::string(1000, 'x')).size(), 400 + std::string(" …").size());
+  EXPECT_EQ(printable("a\x1b[2Jb\tc"), "a\\x1b[2Jb\\tc");
+  EXPECT_EQ(printable(std::string(1000, 'x')).size(), 400 + std::string("…").size());
+}
+
+TEST_F(LogTail, APipeInPlaceOfALogIsNotWaitedFor) {
+  for (const char* name : {"log.txt", "rank_1.log"}) ASSERT_EQ(mkfifo((folder / name).c_str(), 0600), 0);
+  EXPECT_THROW(RankLogs(folder, 2), base::UserError);
+  EXPECT_TRUE(last_lines({.path = folder / "log.txt"}, 2).empty());
 }
 
 }  // namespace

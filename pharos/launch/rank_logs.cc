@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -14,6 +13,8 @@
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/base/untrusted/printable.h"
+#include "pharos/base/untrusted/regular_file.h"
 
 namespace pharos::launch {
 namespace {
@@ -52,14 +53,11 @@ bool is_same_file(int descriptor, const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string printable(std::string line) {
-  if (line.size() > kMaxLineBytes) line = line.substr(0, kMaxLineBytes) + " …";
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char byte) { return std::iscntrl(byte) != 0; }, '?');
-  return line;
-}
+std::string printable(std::string_view line) { return base::printable(base::shortened(line, kMaxLineBytes)); }
 
 std::vector<std::string> last_lines(const LogPart& part, std::size_t limit) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(part.path, error)) return {};  // opening a pipe would wait
   const std::int64_t size = size_of(part.path);
   const std::int64_t begin = part.begin_bytes <= size ? part.begin_bytes : 0;  // shorter than before: written anew
   std::ifstream file(part.path, std::ios::binary);
@@ -102,13 +100,7 @@ RankLogs::File RankLogs::open_log(const std::filesystem::path& path) const {
   while (true) {
     File file;
     file.is_new = !std::filesystem::exists(path);
-    file.descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (file.descriptor < 0) {
-      throw base::UserError(
-          {.what = "Cannot write to the run folder '" + folder_.string() + "': " + std::strerror(errno) + ".",
-           .where = path.string(),
-           .fix = "Choose a folder this user may write to with --run-dir."});
-    }
+    file.descriptor = base::open_regular_file(path, O_WRONLY | O_CREAT | O_APPEND);
     if (flock(file.descriptor, LOCK_EX | LOCK_NB) != 0) {
       close(file.descriptor);
       throw base::UserError({.what = "Another job is running in '" + folder_.string() + "'.",

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pharos::launch {
@@ -21,8 +22,8 @@ struct LogPart {
 /// KiB are looked at. Empty when the file is not there.
 std::vector<std::string> last_lines(const LogPart& part, std::size_t limit);
 
-/// For a terminal: long lines are cut, bytes that would steer it become '?'.
-std::string printable(std::string line);
+/// For a terminal: long lines are cut, then as base::printable().
+std::string printable(std::string_view line);
 
 class RankLogs {
  public:

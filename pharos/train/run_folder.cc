@@ -4,26 +4,20 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <string_view>
+#include <vector>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/base/untrusted/regular_file.h"
 
 namespace pharos::train {
 
-FileLock::FileLock(const std::filesystem::path& path)
-    : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-  const std::string folder = path.parent_path().string();
-  if (descriptor_ < 0) {
-    throw base::UserError({.what = "Cannot write to the run folder '" + folder + "': " + std::strerror(errno) + ".",
-                           .where = path.string(),
-                           .fix = "Choose a folder this user may write to with --run-dir."});
-  }
+FileLock::FileLock(const std::filesystem::path& path) : descriptor_(base::open_regular_file(path, O_RDWR | O_CREAT)) {
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     ::close(descriptor_);
-    throw base::UserError({.what = "Another process is running in '" + folder + "'.",
+    throw base::UserError({.what = "Another process is running in '" + path.parent_path().string() + "'.",
                            .where = path.string(),
                            .fix = "Wait for it to end or choose another folder with --run-dir."});
   }
@@ -33,17 +27,60 @@ FileLock::~FileLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(path)) {
-  if (resume && !std::filesystem::exists(run_yaml())) {
-    throw base::UserError(
-        {.what = "There is no run to resume in '" + path_.string() + "'.",
-         .where = run_yaml().string(),
-         .why = "The folder of a run holds its resolved configuration, run.yaml.",
-         .fix = "Give the folder of the run with --run-dir, or leave out --resume to start a new one."});
+namespace {
+
+bool has_bytes(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  return !error && size > 0;
+}
+
+/// Temporary files of write_file_atomically(). Whoever holds the lock knows that their writers are gone.
+void remove_left_over(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> left_over;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    for (const std::string_view written : {"run.yaml.tmp.", "metrics.jsonl.tmp."}) {
+      const bool is_one = name.starts_with(written) && name.size() > written.size() &&
+                          name.find_first_not_of("0123456789", written.size()) == std::string::npos;
+      if (is_one) left_over.push_back(entry.path());
+    }
   }
+  for (const auto& path : left_over) ::unlink(path.c_str());
+}
+
+}  // namespace
+
+bool holds_run(const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto status = std::filesystem::status(folder / "run.yaml", error);
+  if (!std::filesystem::exists(status)) return false;
+  if (!std::filesystem::is_regular_file(status) || has_bytes(folder / "run.yaml")) return true;
+  const auto checkpoints = std::filesystem::directory_iterator(folder / "checkpoints", error);
+  return has_bytes(folder / "metrics.jsonl") || (!error && checkpoints != std::filesystem::directory_iterator());
+}
+
+void require_run(const std::filesystem::path& folder) {
+  if (holds_run(folder)) return;
+  std::error_code error;
+  const std::filesystem::path run_yaml = folder / "run.yaml";
+  const char* fault = !std::filesystem::exists(folder, error)     ? "The folder does not exist."
+                      : !std::filesystem::exists(run_yaml, error) ? "run.yaml is missing."
+                                                                  : "run.yaml is empty.";
+  throw base::UserError({.what = "There is no run to resume in '" + folder.string() + "': no run began there.",
+                         .where = run_yaml.string(),
+                         .why = std::string(fault) + " A run begins when its set-up is done and run.yaml is written.",
+                         .fix = "Start the run with its recipe and without --resume, or give the folder of another "
+                                "run with --run-dir."});
+}
+
+RunFolder::RunFolder(std::filesystem::path path, bool resume) : path_(std::move(path)) {
+  if (resume) require_run(path_);
   base::make_directories(path_);
   lock_.emplace(path_ / "lock");
-  if (!resume && std::filesystem::exists(run_yaml())) {
+  remove_left_over(path_);
+  if (!resume && holds_run(path_)) {
     throw base::UserError({.what = "'" + path_.string() + "' already holds a run.",
                            .where = run_yaml().string(),
                            .why = "A new run never continues or overwrites an old one by accident.",

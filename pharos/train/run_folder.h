@@ -22,10 +22,16 @@ class FileLock {
   int descriptor_;
 };
 
+/// Whether a run began in `folder`: it has run.yaml. An empty one counts only with steps or checkpoints beside it.
+bool holds_run(const std::filesystem::path& folder);
+/// UserError, which says what is missing, unless holds_run(folder).
+void require_run(const std::filesystem::path& folder);
+
 class RunFolder {
  public:
   /// Opens `path` for a new run, or with `resume` for one that is there. UserError when a new run would overwrite one,
-  /// when there is nothing to resume, when the folder cannot be written, or when another process is using it.
+  /// when there is nothing to resume, when the folder cannot be written, or when another process is using it. Removes
+  /// what an atomic write left there whose process was killed.
   RunFolder(std::filesystem::path path, bool resume);
   /// The folder as another rank of the same job sees it, after rank 0 has opened it. UserError when it is not there:
   /// the ranks' machines do not share the file system.

@@ -1,6 +1,8 @@
 #include "pharos/pipeline/report/measured_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +15,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/base/untrusted/regular_file.h"
 #include "pharos/pipeline/schedule_file.h"
 
 namespace pharos::pipeline {
@@ -184,6 +187,7 @@ Steps read_file(const fs::path& path, std::optional<std::int64_t> only_step, std
 MeasuredFile::MeasuredFile(const fs::path& run_folder, std::int64_t global_rank)
     : path_(run_folder / "trace" / fmt::format("{}{:05}.jsonl", kPrefix, global_rank)) {
   base::make_directories(path_.parent_path());
+  ::close(base::open_regular_file(path_, O_WRONLY | O_CREAT | O_APPEND));  // a pipe would be waited for
   const bool is_cut = ends_within_a_line(path_);
   errno = 0;
   stream_.open(path_, std::ios::binary | std::ios::app);
@@ -208,7 +212,8 @@ std::vector<MeasuredStep> read_measured_steps(const fs::path& run_folder, std::i
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run_folder / "trace", error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && entry.path().extension() == ".jsonl") paths.push_back(entry.path());
+    if (name.starts_with(kPrefix) && entry.is_regular_file(error) && entry.path().extension() == ".jsonl")
+      paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
   Steps by_place;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -152,6 +153,13 @@ TEST_F(MeasuredFileTest, SaysWhatCannotBeWritten) {
   base::make_directories(folder_);
   std::ofstream(folder_ / "trace") << "a file";
   EXPECT_THROW(MeasuredFile(folder_, 0), base::UserError);
+}
+
+TEST_F(MeasuredFileTest, APipeIsNotWaitedFor) {
+  base::make_directories(folder_ / "trace");
+  ASSERT_EQ(::mkfifo(file(0).c_str(), 0600), 0);
+  EXPECT_THROW(MeasuredFile(folder_, 0), base::UserError);
+  EXPECT_TRUE(read_measured_steps(folder_).empty());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "pharos/train/report/log_line.h"
 #include "pharos/train/report/metrics_log.h"
 #include "pharos/train/report/progress.h"
+#include "pharos/train/report/progress_file.h"
 #include "pharos/train/run_folder.h"
 
 namespace pharos::train {
@@ -113,6 +115,44 @@ TEST_F(FolderTest, ARunIsNeverOverwrittenOrResumedByAccident) {
   EXPECT_THROW(RunFolder(path, false), base::UserError);
   const RunFolder resumed(path, true);
   EXPECT_THROW(RunFolder(path, true), base::UserError);  // two at once
+}
+
+TEST_F(FolderTest, WhereNoRunBeganThereIsNothingToResume) {
+  const auto run_yaml = folder / "run" / "run.yaml";
+  const auto refused = [&](bool resume, const char* part) {
+    try {
+      const RunFolder opened(folder / "run", resume);
+      ADD_FAILURE() << part;
+    } catch (const base::UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  };
+  refused(true, "The folder does not exist");
+  { const RunFolder killed(folder / "run", false); }
+  refused(true, "run.yaml is missing");
+  base::write_file_atomically(run_yaml, "");
+  refused(true, "run.yaml is empty");
+  { const RunFolder again(folder / "run", false); }
+  base::write_file_atomically(folder / "run/metrics.jsonl", "{\"step\":1}\n");
+  refused(false, "already holds a run");
+  { const RunFolder damaged(folder / "run", true); }
+}
+
+TEST_F(FolderTest, LeftOverFilesOfAKilledProcessAreRemoved) {
+  for (const char* name : {"run.yaml.tmp.17", "metrics.jsonl.tmp.4", "run.yaml.tmp.", "run.yaml.tmp.x", "own.tmp.17"})
+    base::write_file_atomically(folder / name, "x");
+  const RunFolder opened(folder, false);
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, ::testing::UnorderedElementsAre("lock", "run.yaml.tmp.", "run.yaml.tmp.x", "own.tmp.17"));
+}
+
+TEST_F(FolderTest, APipeInPlaceOfAFileIsRefused) {
+  for (const char* name : {"lock", "log.txt", "metrics.jsonl"}) ASSERT_EQ(::mkfifo((folder / name).c_str(), 0600), 0);
+  EXPECT_THROW(RunFolder(folder, false), base::UserError);
+  EXPECT_THROW(Console(folder / "log.txt", Console::Output::kNone), base::UserError);
+  EXPECT_THROW(MetricsLog(folder / "metrics.jsonl", 0), base::UserError);
+  ProgressFile(folder / "log.txt", true, 1).append("costs its line");
 }
 
 TEST_F(FolderTest, DefaultNamesDoNotCollide) {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/base/untrusted/regular_file.h"
 
 namespace pharos::train {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 /// The lines of `path` whose step is at most `last_step`.
 std::string kept_lines(const std::filesystem::path& path, std::int64_t last_step) {
   std::string kept;
-  std::istringstream lines(base::read_file(path));
+  std::istringstream lines(base::read_regular_file(path));
   for (std::string line; std::getline(lines, line);) {
     const auto parsed = nlohmann::json::parse(line, nullptr, false);
     if (parsed.is_object() && parsed.value("step", std::int64_t{-1}) <= last_step) kept += line + "\n";
@@ -30,12 +30,7 @@ std::string kept_lines(const std::filesystem::path& path, std::int64_t last_step
 
 MetricsLog::MetricsLog(std::filesystem::path path, std::int64_t last_step) : path_(std::move(path)) {
   if (std::filesystem::exists(path_)) base::write_file_atomically(path_, kept_lines(path_, last_step));
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) {
-    throw base::UserError({.what = "Cannot write '" + path_.string() + "': " + std::strerror(errno) + ".",
-                           .where = path_.string(),
-                           .fix = "Choose a folder this user may write to with --run-dir."});
-  }
+  descriptor_ = base::open_regular_file(path_, O_WRONLY | O_CREAT | O_APPEND);
 }
 
 MetricsLog::~MetricsLog() {

@@ -1,5 +1,6 @@
 #include "pharos/train/report/progress.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -8,8 +9,8 @@
 #include <cmath>
 #include <iostream>
 
-#include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/base/untrusted/regular_file.h"
 #include "pharos/lens/logs/logger.h"
 
 namespace pharos::train {
@@ -60,15 +61,10 @@ lens::Severity severity_of(std::string_view line) {
 }  // namespace
 
 Console::Console(const std::filesystem::path& log_path, Output output)
-    : log_(log_path, std::ios::app), output_(output) {
-  if (!log_) {
-    throw base::UserError({.what = "Cannot write '" + log_path.string() + "'.",
-                           .where = log_path.string(),
-                           .fix = "Choose a folder this user may write to with --run-dir."});
-  }
-}
+    : log_(base::open_regular_file(log_path, O_WRONLY | O_CREAT | O_APPEND)), output_(output) {}
 
 Console::~Console() {
+  ::close(log_);
   if (progress_shown_) std::cout << std::endl;
 }
 
@@ -79,8 +75,8 @@ void Console::clear_progress() {
 
 void Console::append(std::string_view text) {
   lens::log_line(severity_of(text), text);
-  log_ << text << std::endl;
-  if (log_ || log_failed_) return;
+  const std::string line = std::string(text) + "\n";
+  if (::write(log_, line.data(), line.size()) == static_cast<ssize_t>(line.size()) || log_failed_) return;
   log_failed_ = true;
   std::cerr << "warning: the log file could not be written; training goes on, lines are missing from here.\n";
 }

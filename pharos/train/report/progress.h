@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -28,7 +27,7 @@ class Console {
     kPlain,     ///< standard output gets every line
     kNone,      ///< the log file alone
   };
-  /// Log lines are appended to `log_path`.
+  /// Log lines are appended to `log_path`; UserError when it is no regular file or cannot be written.
   Console(const std::filesystem::path& log_path, Output output);
   ~Console();
   Console(const Console&) = delete;
@@ -48,7 +47,7 @@ class Console {
   /// standard error.
   void append(std::string_view text);
 
-  std::ofstream log_;
+  int log_;  ///< descriptor
   Output output_;
   bool progress_shown_ = false;
   bool log_failed_ = false;

@@ -1,11 +1,13 @@
 #include "pharos/train/report/progress_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-
-#include <fstream>
+#include <unistd.h>
 
 #include "pharos/base/clock.h"
 #include "pharos/base/environment.h"
+#include "pharos/base/error.h"
+#include "pharos/base/untrusted/regular_file.h"
 
 namespace pharos::train {
 
@@ -17,10 +19,16 @@ void ProgressFile::append(const std::string& event) const {
   std::error_code
       ignored;  // a folder that cannot be made shows as a file that cannot be opened, and costs only this line
   std::filesystem::create_directories(path_.parent_path(), ignored);
-  std::ofstream file(path_, std::ios::app);
-  file << base::format_local_time(base::wall_ns()).substr(0, 19)
-       << "\tJob ID: " << base::get_environment("SLURM_JOB_ID").value_or("") << "\t# GPUs: " << world_size_ << "\t"
-       << event << "\n";
+  const std::string line =
+      fmt::format("{}\tJob ID: {}\t# GPUs: {}\t{}\n", base::format_local_time(base::wall_ns()).substr(0, 19),
+                  base::get_environment("SLURM_JOB_ID").value_or(""), world_size_, event);
+  try {
+    const int descriptor = base::open_regular_file(path_, O_WRONLY | O_CREAT | O_APPEND);
+    [[maybe_unused]] const ssize_t written = ::write(descriptor, line.data(), line.size());
+    ::close(descriptor);
+  } catch (const base::UserError&) {
+    // A progress file that is none costs its lines.
+  }
 }
 
 std::string saved_checkpoint_event(std::int64_t iteration, double job_flops, double job_seconds, double total_flops,
