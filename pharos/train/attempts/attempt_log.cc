@@ -12,6 +12,7 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/base/file.h"
+#include "pharos/base/untrusted/regular_file.h"
 
 namespace pharos::train {
 namespace {
@@ -60,11 +61,13 @@ AttemptLog::AttemptLog(const std::filesystem::path& run_folder) : path_(run_fold
     notes_.push_back(fmt::format("{} damaged line{} of {} passed over", history.num_damaged_lines,
                                  history.num_damaged_lines == 1 ? " is" : "s are", path_.string()));
   }
+  std::optional<RunMetrics> metrics;
   for (AttemptRecord& record : history.attempts) {
     if (!record.run_id.empty()) run_id_ = record.run_id;
     current_.number = record.number + 1;
     if (record.end) continue;
-    complete_from_metrics(record, run_folder / "metrics.jsonl");
+    if (!metrics) metrics.emplace(run_folder / "metrics.jsonl");
+    metrics->complete(record);
     record.cause = "lost";
     append(end_line(record));
     notes_.push_back(record.last_step ? fmt::format("attempt {} was lost: it ended without a word after step {}",
@@ -108,24 +111,26 @@ void AttemptLog::end(base::ExitCode code, const std::string& message) {
 
 void AttemptLog::append(const nlohmann::json& line) {
   if (path_.empty()) return;
-  const int descriptor = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  bool is_written = false;
-  if (descriptor >= 0) {
+  std::string failure;
+  try {
+    const int descriptor = base::open_regular_file(path_, O_RDWR | O_CREAT | O_APPEND);
     // A line that was cut off must not take this one along.
     const off_t size = ::lseek(descriptor, 0, SEEK_END);
     char last = '\n';
     if (size > 0 && ::pread(descriptor, &last, 1, size - 1) != 1) last = '\0';
     std::string text = last == '\n' ? "" : "\n";
     text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    is_written = ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    if (is_written) ::fdatasync(descriptor);
+    if (::write(descriptor, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+      failure = "'" + path_.string() + "' could not be written: " + std::strerror(errno) + ".";
+    else
+      ::fdatasync(descriptor);
+    ::close(descriptor);
+  } catch (const base::UserError& error) {
+    failure = error.parts().what;
   }
-  const int error = errno;
-  if (descriptor >= 0) ::close(descriptor);
-  if (is_written || has_failed_) return;
+  if (failure.empty() || has_failed_) return;
   has_failed_ = true;
-  std::cerr << "warning: '" << path_.string() << "' could not be written (" << std::strerror(error)
-            << "); training goes on, `pharos goodput` will know less of this attempt.\n";
+  std::cerr << "warning: " << failure << " Training goes on; `pharos goodput` will know less of this attempt.\n";
 }
 
 }  // namespace pharos::train

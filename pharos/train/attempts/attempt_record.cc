@@ -14,6 +14,10 @@ using nlohmann::json;
 
 /// Neither counts nor seconds of a run come near these, and sums and nanoseconds of what is below fit into 64 bits.
 constexpr std::int64_t kMostCount = 1'000'000'000'000'000;
+/// An attempt is numbered one above the one before it. Lines may be lost, but not so many in a row: a number further
+/// above all others is damage, so that the number after the largest that is read can be read again.
+constexpr std::int64_t kMostLostAttempts = 1'000'000;
+constexpr std::int64_t kMostExitCode = 255;
 constexpr double kMostSeconds = 8e9;
 
 /// The value of `key` where it is there and of that kind; a damaged file must not make an exception.
@@ -24,13 +28,12 @@ std::optional<double> number(const json& line, const char* key) {
   return std::abs(value) <= kMostSeconds ? std::optional(value) : std::nullopt;
 }
 
-std::optional<std::int64_t> integer(const json& line, const char* key) {
+/// Not below 0, as all counts here.
+std::optional<std::int64_t> integer(const json& line, const char* key, std::int64_t most = kMostCount) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number_integer()) return std::nullopt;
-  // A number above 2^63 - 1 comes as a negative one.
-  const auto value = found->get<std::int64_t>();
-  const bool has_wrapped = found->is_number_unsigned() && value < 0;
-  return !has_wrapped && value >= -kMostCount && value <= kMostCount ? std::optional(value) : std::nullopt;
+  const auto value = found->get<std::int64_t>();  // one above 2^63 - 1 comes as a negative one
+  return value >= 0 && value <= most ? std::optional(value) : std::nullopt;
 }
 
 std::string text(const json& line, const char* key) {
@@ -71,7 +74,7 @@ void read_start(AttemptRecord& record, const json& line) {
 void read_end(AttemptRecord& record, const json& line) {
   record.end = number(line, "time");
   record.cause = text(line, "cause");
-  if (const auto code = integer(line, "exit_code")) record.exit_code = static_cast<int>(*code);
+  if (const auto code = integer(line, "exit_code", kMostExitCode)) record.exit_code = static_cast<int>(*code);
   record.message = text(line, "message");
   if (const auto first = integer(line, "first_step")) record.first_step = first;
   record.last_step = integer(line, "last_step");
@@ -128,7 +131,8 @@ AttemptHistory parse_attempts(const std::string& text_of_file) {
   for (std::string one; std::getline(lines, one);) {
     if (one.empty()) continue;
     const json line = json::parse(one, nullptr, false);
-    const std::int64_t attempt = line.is_object() ? integer(line, "attempt").value_or(0) : 0;
+    const std::int64_t last = records.empty() ? 0 : records.rbegin()->first;
+    const std::int64_t attempt = line.is_object() ? integer(line, "attempt", last + kMostLostAttempts).value_or(0) : 0;
     const auto time = line.is_object() ? number(line, "time") : std::nullopt;
     const std::string event = line.is_object() ? text(line, "event") : "";
     const bool is_start = event == "start";
@@ -152,32 +156,49 @@ AttemptHistory parse_attempts(const std::string& text_of_file) {
   return history;
 }
 
-void complete_from_metrics(AttemptRecord& record, const std::filesystem::path& metrics) {
+RunMetrics::RunMetrics(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;  // opening a pipe would wait
+  std::ifstream file(path);
+  for (std::string one; std::getline(file, one);) {
+    const json line = json::parse(one, nullptr, false);
+    const auto step = line.is_object() ? integer(line, "step") : std::nullopt;
+    if (!step) continue;
+    const auto seconds = [&line](const char* key) { return std::max(0.0, number(line, key).value_or(0)) / 1e3; };
+    Rest& of_step = from_[*step];
+    of_step.time = std::max(of_step.time, number(line, "time").value_or(0));
+    of_step.seconds.steps += seconds("step_time_ms");
+    of_step.seconds.data_wait += seconds("data_wait_ms");
+    of_step.seconds.evaluation += seconds("evaluation_ms");
+    of_step.seconds.save += seconds("checkpoint_ms");
+    if (line.contains("checkpoint_bytes")) last_saved_step_ = step;
+  }
+  Rest later;
+  for (auto entry = from_.rbegin(); entry != from_.rend(); ++entry) {
+    Rest& rest = entry->second;
+    rest.time = std::max(rest.time, later.time);
+    rest.seconds.steps += later.seconds.steps;
+    rest.seconds.data_wait += later.seconds.data_wait;
+    rest.seconds.evaluation += later.seconds.evaluation;
+    rest.seconds.save += later.seconds.save;
+    later = rest;
+  }
+}
+
+void RunMetrics::complete(AttemptRecord& record) const {
   record.end = std::max(record.start, record.begin.value_or(record.start));
   if (!record.first_step) return;
   if (record.begin) record.seconds.start_up = std::max(0.0, *record.begin - record.start);
   record.last_step = record.first_step;
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(metrics, error)) return;  // opening a pipe would wait
-  std::ifstream file(metrics);
-  for (std::string one; std::getline(file, one);) {
-    const json line = json::parse(one, nullptr, false);
-    if (!line.is_object()) continue;
-    const auto step = integer(line, "step");
-    if (!step) continue;
-    if (*step <= *record.first_step) {  // of an attempt before; the file is cut back to the checkpoint at each resume
-      if (line.contains("checkpoint_bytes")) record.last_saved_step = step;
-      continue;
-    }
-    const auto seconds = [&line](const char* key) { return std::max(0.0, number(line, key).value_or(0)) / 1e3; };
-    record.last_step = std::max(*record.last_step, *step);
-    record.end = std::max(*record.end, number(line, "time").value_or(0));
-    record.seconds.steps += seconds("step_time_ms");
-    record.seconds.data_wait += seconds("data_wait_ms");
-    record.seconds.evaluation += seconds("evaluation_ms");
-    record.seconds.save += seconds("checkpoint_ms");
-    if (line.contains("checkpoint_bytes")) record.last_saved_step = step;
-  }
+  // Of an attempt before, perhaps; the file is cut back to the checkpoint at each resume.
+  if (last_saved_step_) record.last_saved_step = last_saved_step_;
+  const auto own = from_.upper_bound(*record.first_step);
+  if (own == from_.end()) return;
+  record.last_step = from_.rbegin()->first;
+  record.end = std::max(*record.end, own->second.time);
+  const double start_up = record.seconds.start_up;
+  record.seconds = own->second.seconds;
+  record.seconds.start_up = start_up;
 }
 
 }  // namespace pharos::train

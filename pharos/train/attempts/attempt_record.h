@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -57,8 +58,21 @@ struct AttemptHistory {
 /// From the text of the file, which may be damaged anywhere.
 AttemptHistory parse_attempts(const std::string& text);
 
-/// Completes an attempt without an end by what the run's metrics.jsonl says about the steps after its first: last step,
-/// last save, seconds, and in `end` the time of the last line. A file that is missing or damaged tells less.
-void complete_from_metrics(AttemptRecord& record, const std::filesystem::path& metrics);
+/// What the run's metrics.jsonl says; a file that is missing or damaged tells less.
+class RunMetrics {
+ public:
+  explicit RunMetrics(const std::filesystem::path& path);
+  /// Completes an attempt without an end by the steps after its first: last step, last save, seconds, and in `end` the
+  /// time of the last line.
+  void complete(AttemptRecord& record) const;
+
+ private:
+  struct Rest {
+    double time = 0;  ///< the latest
+    AttemptSeconds seconds;
+  };
+  std::map<std::int64_t, Rest> from_;  ///< by step: all lines of this step and of later ones
+  std::optional<std::int64_t> last_saved_step_;
+};
 
 }  // namespace pharos::train

@@ -140,7 +140,7 @@ TEST_F(AttemptsTest, AFileThatCannotBeWrittenEndsNothing) {
   log.begin_steps(0);
   log.end(base::ExitCode::kDone);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("training goes on"));
+  EXPECT_THAT(said, HasSubstr("Training goes on"));
   EXPECT_EQ(said.find("warning"), said.rfind("warning"));
   ASSERT_EQ(log.notes().size(), 1u);
 }
@@ -182,6 +182,37 @@ TEST(Goodput, StepsThatWereDoneAgainAreLost) {
   EXPECT_DOUBLE_EQ(sum_of_kinds(report.seconds), report.seconds.wall);
   EXPECT_DOUBLE_EQ(report.seconds.goodput(), 0.2);
   EXPECT_DOUBLE_EQ(report.seconds.goodput_while_running(), 0.25);
+}
+
+/// As many as a run that is restarted in a loop gets: looking at all later ones for each would take minutes.
+TEST(Goodput, ManyAttempts) {
+  constexpr std::int64_t kAttempts = 200'000;
+  AttemptHistory history;
+  for (std::int64_t i = 0; i < kAttempts; ++i)
+    history.attempts.push_back(attempt(i + 1, 10.0 * i, 10.0 * i + 9, i, i + 2, "lost", i + 1));
+  const GoodputReport report = compute_goodput(std::move(history));
+  EXPECT_EQ(report.steps, 2 * kAttempts);
+  EXPECT_EQ(report.useful_steps, kAttempts);
+}
+
+TEST_F(AttemptsTest, OpenAttemptsShareOneReadingOfTheMetrics) {
+  std::string lines;
+  for (const int first : {0, 4}) {
+    const AttemptRecord record{.number = first + 1, .start = 10.0 + first, .begin = 11.0 + first, .first_step = first};
+    lines += start_line(record).dump() + "\n" + begin_line(record).dump() + "\n";
+  }
+  write(kAttemptsFile, lines);
+  write("metrics.jsonl",
+        "{\"step\":4,\"time\":14,\"step_time_ms\":2000}\n{\"step\":4,\"checkpoint_bytes\":1,\"checkpoint_ms\":500}\n"
+        "{\"step\":5,\"time\":20,\"step_time_ms\":1000}\n");
+  const GoodputReport report = read_goodput(folder_);
+  ASSERT_EQ(report.attempts.size(), 2u);
+  EXPECT_DOUBLE_EQ(report.attempts[0].record.seconds.steps, 3);
+  EXPECT_DOUBLE_EQ(report.attempts[0].record.seconds.save, 0.5);
+  EXPECT_DOUBLE_EQ(report.attempts[1].record.seconds.steps, 1);
+  EXPECT_DOUBLE_EQ(report.attempts[1].record.seconds.save, 0);
+  EXPECT_EQ(report.attempts[1].record.last_saved_step, 4);
+  EXPECT_EQ(report.attempts[1].record.end, 20);
 }
 
 TEST(Goodput, WhatNoCheckpointHoldsIsLost) {
@@ -240,7 +271,8 @@ TEST_F(AttemptsTest, GoodputSaysWhatIsMissing) {
 }
 
 TEST_F(AttemptsTest, AbsurdNumbersAreDamage) {
-  for (const char* number : {"9223372036854775807", "18446744073709551615", "-9223372036854775808", "0", "1e3", "-1"}) {
+  for (const char* number : {"9223372036854775807", "18446744073709551615", "-9223372036854775808", "1000000000000000",
+                             "1000001", "0", "1e3", "-1"}) {
     const auto history = parse_attempts(std::string(R"({"event":"start","time":1,"attempt":)") + number + "}\n");
     EXPECT_EQ(history.num_damaged_lines, 1) << number;
     EXPECT_TRUE(history.attempts.empty()) << number;
@@ -257,11 +289,43 @@ TEST_F(AttemptsTest, AbsurdNumbersAreDamage) {
   EXPECT_FALSE(history.attempts[0].last_step);
 }
 
+TEST_F(AttemptsTest, ANumberThatIsReadHasOneAfterIt) {
+  std::string lines;
+  for (const char* number : {"1", "1000000000000000", "1000001", "2000001", "3000002"})
+    lines += std::string(R"({"event":"start","time":1,"attempt":)") + number + "}\n";
+  write(kAttemptsFile, lines);
+  AttemptLog next(folder_);
+  EXPECT_EQ(next.current().number, 2000002);
+  next.start("a", {"node"}, 1, lens::MapEnvironment());
+  EXPECT_EQ(history().num_damaged_lines, 2);
+  EXPECT_EQ(history().attempts.back().number, 2000002);
+}
+
+TEST_F(AttemptsTest, AnExitCodeThatIsNoneIsLeftOut) {
+  for (const auto& [text, code] : {std::pair<const char*, std::optional<int>>{"255", 255},
+                                   {"256", std::nullopt},
+                                   {"99999999999", std::nullopt},
+                                   {"-1", std::nullopt}}) {
+    const auto history = parse_attempts(R"({"event":"start","time":1,"attempt":1}
+{"event":"end","time":3,"attempt":1,"exit_code":)" +
+                                        std::string(text) + "}\n");
+    EXPECT_EQ(history.attempts.at(0).exit_code, code) << text;
+  }
+}
+
+TEST_F(AttemptsTest, APipeInPlaceOfAttemptsIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_ / kAttemptsFile).c_str(), 0600), 0);
+  testing::internal::CaptureStderr();
+  AttemptLog log(folder_);
+  log.start("a", {"node"}, 1, lens::MapEnvironment());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("is not a regular file"));
+}
+
 TEST_F(AttemptsTest, APipeInPlaceOfMetricsIsNotOpened) {
   ASSERT_EQ(::mkfifo((folder_ / "metrics.jsonl").c_str(), 0600), 0);
   AttemptRecord record = attempt(1, 5, 30, 0, 9, "", std::nullopt);
   record.end.reset();
-  complete_from_metrics(record, folder_ / "metrics.jsonl");
+  RunMetrics(folder_ / "metrics.jsonl").complete(record);
   EXPECT_EQ(record.last_step, 0);
   EXPECT_TRUE(record.end);
 }

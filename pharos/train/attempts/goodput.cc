@@ -10,19 +10,22 @@
 namespace pharos::train {
 namespace {
 
-/// The last step of attempt `index` whose result is there.
-std::int64_t last_kept_step(const std::vector<AttemptRecord>& attempts, std::size_t index, bool is_open) {
-  const AttemptRecord& record = attempts[index];
-  std::int64_t kept = record.last_step.value_or(0);
-  bool was_continued = false;
-  for (std::size_t later = index + 1; later < attempts.size(); ++later) {
-    if (!attempts[later].first_step) continue;
-    kept = std::min(kept, *attempts[later].first_step);
-    was_continued = true;
+/// Of each attempt, the last step whose result is there.
+std::vector<std::int64_t> last_kept_steps(const std::vector<AttemptRecord>& attempts) {
+  std::vector<std::int64_t> kept(attempts.size());
+  std::optional<std::int64_t> first_later;  // the earliest step at which a later attempt began
+  for (std::size_t i = attempts.size(); i-- > 0;) {
+    const AttemptRecord& record = attempts[i];
+    const bool may_still_save = record.cause.empty() && i + 1 == attempts.size();
+    kept[i] = record.last_step.value_or(0);
+    if (first_later) {
+      kept[i] = std::min(kept[i], *first_later);
+    } else if (record.cause != "done" && !may_still_save) {
+      kept[i] = std::min(kept[i], record.last_saved_step.value_or(0));
+    }
+    if (record.first_step) first_later = std::min(first_later.value_or(*record.first_step), *record.first_step);
   }
-  const bool may_still_save = is_open && index + 1 == attempts.size();
-  if (was_continued || record.cause == "done" || may_still_save) return kept;
-  return std::min(kept, record.last_saved_step.value_or(0));
+  return kept;
 }
 
 GoodputSeconds account_of(const AttemptRecord& record, double start, double end, std::int64_t steps,
@@ -68,13 +71,14 @@ GoodputReport compute_goodput(AttemptHistory history) {
   GoodputReport report;
   report.num_damaged_lines = history.num_damaged_lines;
   const std::vector<AttemptRecord>& attempts = history.attempts;
+  const std::vector<std::int64_t> kept_steps = last_kept_steps(attempts);
   std::optional<double> previous_end;
   for (std::size_t i = 0; i < attempts.size(); ++i) {
     AttemptAccount account{.record = attempts[i], .is_open = attempts[i].cause.empty()};
     const AttemptRecord& record = account.record;
     if (!record.run_id.empty()) report.run_id = record.run_id;
     account.steps = std::max<std::int64_t>(0, record.last_step.value_or(0) - record.first_step.value_or(0));
-    const std::int64_t kept = last_kept_step(attempts, i, account.is_open) - record.first_step.value_or(0);
+    const std::int64_t kept = kept_steps[i] - record.first_step.value_or(0);
     account.useful_steps = std::clamp<std::int64_t>(kept, 0, account.steps);
     const double start = std::max(record.start, previous_end.value_or(record.start));
     const double end = std::max(start, record.end.value_or(start));
@@ -106,8 +110,11 @@ GoodputReport read_goodput(const std::filesystem::path& run_folder) {
                            .where = path.string(),
                            .fix = "The next start of the run writes to it anew; what was before is not known."});
   }
+  std::optional<RunMetrics> metrics;
   for (AttemptRecord& record : history.attempts) {
-    if (!record.end) complete_from_metrics(record, run_folder / "metrics.jsonl");
+    if (record.end) continue;
+    if (!metrics) metrics.emplace(run_folder / "metrics.jsonl");
+    metrics->complete(record);
   }
   std::vector<std::string> node_failures = read_node_failures(run_folder, history.attempts);
   GoodputReport report = compute_goodput(std::move(history));

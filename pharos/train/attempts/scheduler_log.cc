@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <set>
 
 namespace pharos::train {
 namespace {
@@ -23,11 +24,10 @@ bool is_job_number(const std::string& text) {
 
 std::vector<std::string> read_node_failures(const std::filesystem::path& run_folder,
                                             const std::vector<AttemptRecord>& attempts) {
-  std::vector<std::string> jobs, failures;
+  std::vector<std::string> failures;
+  std::set<std::string> jobs, known;
   for (const AttemptRecord& record : attempts) {
-    const bool is_known = std::find(jobs.begin(), jobs.end(), record.job_id) != jobs.end();
-    if (is_known || !is_job_number(record.job_id)) continue;
-    jobs.push_back(record.job_id);
+    if (!is_job_number(record.job_id) || !jobs.insert(record.job_id).second) continue;
     std::string name = "slurm-";
     name.append(record.job_id).append(".log");
     std::error_code error;
@@ -37,7 +37,7 @@ std::vector<std::string> read_node_failures(const std::filesystem::path& run_fol
       if (!is_node_failure(line)) continue;
       std::string text = name;
       text.append(": ").append(line);
-      if (std::find(failures.begin(), failures.end(), text) == failures.end()) failures.push_back(std::move(text));
+      if (known.insert(text).second) failures.push_back(std::move(text));
     }
   }
   return failures;
