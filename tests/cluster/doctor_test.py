@@ -188,6 +188,8 @@ class OneNode(DoctorTest):
             (("--timeout", "0"), "whole number"),
             (("--expect-gin",), "--log"),
             (("--json", ""), "empty"),
+            (("--run-dir", ""), "empty"),
+            (("--only", "shared", "--shared", ""), "empty"),
         ):
             finished = run("doctor", *words, env=environment())
             self.assertEqual(finished.returncode, 2, finished.stdout)

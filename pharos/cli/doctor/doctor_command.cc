@@ -46,6 +46,20 @@ std::string own_host(const lens::Environment& environment) {
   return name.data();
 }
 
+/// As std::filesystem::temp_directory_path() looks for it, but whether it is there or not.
+std::string temporary_folder(const lens::Environment& environment) {
+  for (const char* name : {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}) {
+    if (const auto folder = environment.get_nonempty(name)) return *folder;
+  }
+  return "/tmp";
+}
+
+/// What a script puts in with an unset variable.
+CLI::Validator not_empty() {
+  return {[](const std::string& text) -> std::string { return text.empty() ? "its value is empty" : ""; }, "",
+          "not empty"};
+}
+
 std::chrono::milliseconds milliseconds_until(std::int64_t deadline_ns) {
   const auto left = std::chrono::nanoseconds(deadline_ns - base::monotonic_ns());
   return std::max(std::chrono::milliseconds(1000), std::chrono::duration_cast<std::chrono::milliseconds>(left));
@@ -106,7 +120,7 @@ class Doctor {
     node_.has_other_ranks = ranks_.local_world_size > 1;
     node_.shared_folder = arguments.shared_folder;
     node_.run_folder = arguments.run_folder;
-    node_.temporary_folder = fs::temp_directory_path(ignored_).string();
+    node_.temporary_folder = temporary_folder(environment_);
     if (const auto library = environment_.get_nonblank("PHAROS_NVML")) node_.nvml_library = *library;
     node_.versions = {{"pharos", PHAROS_VERSION}, {"libtorch", libtorch_version()}};
     node_.environment = &environment_;
@@ -218,7 +232,6 @@ class Doctor {
   }
 
   const DoctorArguments& arguments_;
-  std::error_code ignored_;
   lens::ProcessEnvironment environment_;
   comm::RankEnvironment ranks_;
   std::int64_t deadline_ns_;
@@ -254,9 +267,12 @@ void add_options_of_checks(CLI::App& command, DoctorArguments& arguments) {
   command.add_flag("--list", arguments.lists, "List the checks");
   command.add_option("--gpus", arguments.num_gpus, "GPUs that each node must have")
       ->check(whole_number<std::int64_t>(0, 1024));
-  command.add_option("--shared", arguments.shared_folder,
-                     "Folder that all nodes share: its speed, and that it is the same");
+  command
+      .add_option("--shared", arguments.shared_folder,
+                  "Folder that all nodes share: its speed, and that it is the same")
+      ->check(not_empty());
   command.add_option("--run-dir", arguments.run_folder, "Folder of the run, whose disk is looked at")
+      ->check(not_empty())
       ->capture_default_str();
   command.add_option("--profile", arguments.profile,
                      "With the variables that pharos launch sets: efa, ib or tcp (default: as the environment is)");
@@ -292,9 +308,7 @@ void add_doctor_command(CLI::App& app) {
   CLI::Option* nproc = command->add_option("--nproc", arguments->num_ranks, "Start so many ranks on this machine")
                            ->check(whole_number<std::int64_t>(1, 4096));
   command->add_option("--json", arguments->json_path, "Write the findings as JSON to a file, or with - to the output")
-      ->check(CLI::Validator(
-          [](const std::string& path) -> std::string { return path.empty() ? "the name of the file is empty" : ""; },
-          "", "not empty"));
+      ->check(not_empty());
   CLI::Option* log =
       command->add_option("--log", arguments->logs, "Logs of NCCL to judge (NCCL_DEBUG=INFO), nothing else")
           ->excludes(nproc);

@@ -13,6 +13,7 @@
 #include "pharos/base/environment.h"
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
+#include "pharos/base/untrusted/printable.h"
 
 namespace pharos::cli {
 namespace {
@@ -41,7 +42,7 @@ std::string tables_of(const Findings& findings) {
   std::string text;
   for (const std::string& host : hosts) {
     if (!text.empty()) text += "\n";
-    text.append(host.empty() ? "all ranks" : "node ").append(host).append("\n");
+    text.append(host.empty() ? "all ranks" : "node ").append(base::printable(host)).append("\n");
     text += by_host[host].empty() ? "in order\n" : launch::render_findings(by_host[host], stdout_has_color());
   }
   return text;

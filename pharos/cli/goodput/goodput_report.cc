@@ -9,6 +9,7 @@
 
 #include "pharos/base/clock.h"
 #include "pharos/base/text.h"
+#include "pharos/base/untrusted/printable.h"
 
 namespace pharos::cli {
 namespace {
@@ -41,7 +42,8 @@ std::string duration_text(double seconds) { return base::format_duration(std::ll
 std::string cause_text(const AttemptAccount& account) {
   if (account.is_open) return "running, or ended without a word";
   const AttemptRecord& record = account.record;
-  return record.exit_code ? fmt::format("{} (code {})", record.cause, *record.exit_code) : record.cause;
+  const std::string cause = base::printable(record.cause);
+  return record.exit_code ? fmt::format("{} (code {})", cause, *record.exit_code) : cause;
 }
 
 std::string steps_text(const AttemptAccount& account) {
@@ -72,16 +74,16 @@ std::string render_attempts(const GoodputReport& report) {
   std::vector<std::vector<std::string>> rows{{"attempt", "job", "start", "end", "steps", "useful", "cause"}};
   for (const AttemptAccount& account : report.attempts) {
     const AttemptRecord& record = account.record;
-    rows.push_back({std::to_string(record.number), record.job_id.empty() ? "-" : record.job_id, time_text(record.start),
-                    time_text(record.end.value_or(record.start)), steps_text(account),
+    rows.push_back({std::to_string(record.number), record.job_id.empty() ? "-" : base::printable(record.job_id),
+                    time_text(record.start), time_text(record.end.value_or(record.start)), steps_text(account),
                     fmt::format("{} of {}", account.useful_steps, account.steps), cause_text(account)});
   }
   std::string text = render_table(rows);
   for (const AttemptAccount& account : report.attempts) {
     if (!account.record.message.empty())
-      text += fmt::format("attempt {}: {}\n", account.record.number, account.record.message);
+      text += fmt::format("attempt {}: {}\n", account.record.number, base::printable(account.record.message));
   }
-  for (const std::string& failure : report.node_failures) text += failure + "\n";
+  for (const std::string& failure : report.node_failures) text += base::printable(failure) + "\n";
   return text;
 }
 
@@ -162,8 +164,8 @@ std::string render_goodput(const std::vector<RunGoodput>& runs) {
   std::string text;
   for (const RunGoodput& run : runs) {
     const GoodputReport& report = run.report;
-    text += fmt::format("{} · run {} · {} attempt{} · {} of {} steps useful\n", run.folder.string(),
-                        report.run_id.empty() ? "unknown" : report.run_id, report.attempts.size(),
+    text += fmt::format("{} · run {} · {} attempt{} · {} of {} steps useful\n", base::printable(run.folder.string()),
+                        report.run_id.empty() ? "unknown" : base::printable(report.run_id), report.attempts.size(),
                         report.attempts.size() == 1 ? "" : "s", report.useful_steps, report.steps);
     if (report.num_damaged_lines > 0)
       text += fmt::format("{} damaged lines of {} are passed over\n", report.num_damaged_lines, train::kAttemptsFile);

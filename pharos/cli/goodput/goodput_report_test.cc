@@ -42,6 +42,25 @@ TEST(GoodputReport, LostNodesAreBelowTheAttempts) {
   EXPECT_EQ(goodput_json({lost})["runs"][0]["node_failures"].size(), 1u);
 }
 
+/// Records and logs are written by others: what they hold must not reach the terminal as it is.
+TEST(GoodputReport, ControlCharactersAreShown) {
+  constexpr const char* kForged = "\x1b[2J\nattempt 9: all is well\xC2\x9B";
+  RunGoodput run = cli::run();
+  run.folder = kForged;
+  run.report.run_id = kForged;
+  run.report.node_failures = {kForged};
+  train::AttemptRecord& record = run.report.attempts[0].record;
+  record.cause = record.job_id = record.message = kForged;
+  const std::string text = render_goodput({run});
+  EXPECT_EQ(text.find_first_of("\x1b\x9b"), std::string::npos);
+  EXPECT_THAT(text, testing::Not(HasSubstr("\nattempt 9")));
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find("\\x1b[2J\\nattempt 9: all is well\\x9b", at)) != std::string::npos; ++at)
+    ++count;
+  EXPECT_EQ(count, 6u) << text;
+  EXPECT_EQ(goodput_json({run})["runs"][0]["run_id"], kForged);
+}
+
 TEST(GoodputReport, JsonHasTheSame) {
   const nlohmann::json json = goodput_json({run(), run()});
   ASSERT_EQ(json["runs"].size(), 2u);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "pharos/base/text.h"
+#include "pharos/base/untrusted/printable.h"
 
 namespace pharos::launch {
 namespace {
@@ -19,7 +20,7 @@ Verdict verdict_of(const std::string& name) {
 }
 
 std::string title_of(const Finding& finding) {
-  return finding.subject.empty() ? finding.check : finding.check + " " + finding.subject;
+  return base::printable(finding.subject.empty() ? finding.check : finding.check + " " + finding.subject);
 }
 
 std::string padded(std::string text, std::size_t width) {
@@ -28,14 +29,12 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-/// Lines after the first begin under the first.
-std::string indented(const std::string& text, std::size_t width) {
+/// Lines after the first begin under the first; what is no text in them is shown escaped.
+std::string indented(std::string_view text, std::size_t width) {
   std::string result;
-  for (const char character : text) {
-    result += character;
-    if (character == '\n') result.append(width, ' ');
-  }
-  return result;
+  for (std::size_t end = 0; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1))
+    result += base::printable(text.substr(0, end)) + "\n" + std::string(width, ' ');
+  return result + base::printable(text);
 }
 
 }  // namespace

@@ -255,6 +255,14 @@ TEST(EnvironmentPlan, UserWinsOverRecipeOverProfile) {
   EXPECT_THAT(text, HasSubstr("NCCL_BUFFSIZE=1\n  command line: env_vars of the recipe\n  instead of profile efa"));
 }
 
+TEST(EnvironmentPlan, ControlCharactersOfVariablesAreShown) {
+  const EnvironmentPlan plan = plan_of({}, NetworkProfile::kEfa, {{"NCCL_BUFFSIZE", "\x1b[2J\nNCCL_DEBUG=TRACE"}});
+  const std::string text = render(plan);
+  EXPECT_THAT(text, HasSubstr("NCCL_BUFFSIZE=\\x1b[2J\\nNCCL_DEBUG=TRACE\n"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_EQ(to_json(plan).dump().find('\x1b'), std::string::npos);
+}
+
 TEST(EnvironmentPlan, LibraryFoldersOfTheProfileComeBeforeTheUsers) {
   const char* name = "LD_LIBRARY_PATH";
   const EnvironmentPlan before = plan_of({}, NetworkProfile::kEfa, {{name, "/opt/own/lib"}});

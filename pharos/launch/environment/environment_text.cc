@@ -1,7 +1,11 @@
 #include "pharos/launch/environment/environment_text.h"
 
+#include "pharos/base/untrusted/printable.h"
+
 namespace pharos::launch {
 namespace {
+
+using base::printable;
 
 nlohmann::json to_json(const std::vector<PlannedVariable>& variables) {
   nlohmann::json list = nlohmann::json::array();
@@ -33,14 +37,15 @@ std::string_view name_of(VariableSource source) {
 std::string render(const EnvironmentPlan& plan) {
   std::string text;
   for (const PlannedVariable& variable : plan.variables) {
-    text += variable.name + "=" + variable.value + "\n  " + variable.origin + ": " + variable.reason + "\n";
-    for (const std::string& overruled : variable.overruled) text += "  instead of " + overruled + "\n";
+    text += printable(variable.name + "=" + variable.value) + "\n  " +
+            printable(variable.origin + ": " + variable.reason) + "\n";
+    for (const std::string& overruled : variable.overruled) text += "  instead of " + printable(overruled) + "\n";
   }
   if (!plan.unused.empty()) text += "\nNot exported:\n";
   for (const PlannedVariable& variable : plan.unused)
-    text += variable.name + "=" + variable.value + "\n  " + variable.reason + "\n";
+    text += printable(variable.name + "=" + variable.value) + "\n  " + printable(variable.reason) + "\n";
   if (!plan.warnings.empty()) text += "\n";
-  for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
+  for (const std::string& warning : plan.warnings) text += "warning: " + printable(warning) + "\n";
   return text;
 }
 

@@ -183,6 +183,28 @@ TEST(DiskCheck, AFolderThatIsNotMadeYetIsLookedAtWhereItWillBe) {
   EXPECT_EQ(find(check_disk(recorded.node()), "disk", "run folder").data["path"], recorded.node().root.string());
 }
 
+TEST(DiskCheck, WhatIsNoFolderIsAFailure) {
+  RecordedNode recorded;
+  recorded.write("/file", "x");
+  const std::string root = recorded.node().root.string(), file = recorded.node().path("/file").string();
+  struct Case {
+    std::string run_folder, temporary_folder;
+    const char* subject;
+    std::string value;
+  };
+  for (const Case& one : {Case{file, root, "run folder", file + " is not a folder"},
+                          {file + "/below", root, "run folder", file + " is not a folder"},
+                          {root, file, "temporary", file + " is not a folder"},
+                          {root, "/nowhere/at/all", "temporary", "/nowhere/at/all does not exist"}}) {
+    recorded.node().run_folder = one.run_folder;
+    recorded.node().temporary_folder = one.temporary_folder;
+    const Finding finding = find(check_disk(recorded.node()), "disk", one.subject);
+    EXPECT_EQ(finding.verdict, Verdict::kFailure) << one.value;
+    EXPECT_EQ(finding.value, one.value);
+    EXPECT_THAT(finding.remedy, HasSubstr(one.subject == std::string("temporary") ? "set TMPDIR" : "Choose a folder"));
+  }
+}
+
 TEST(SpeedCheck, ASlowDeviceOfANode) {
   const Findings findings = judge_measurements("gemm", "GFLOP/s",
                                                {{.device = "cuda:0", .values = {100, 101}},

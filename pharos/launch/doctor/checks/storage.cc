@@ -22,8 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
+constexpr const char* kTemporary = "temporary";
 
-/// The folder, or the nearest around it that is there: the run folder may not have been made yet.
+/// What is there of the path: a run folder may not have been made yet.
 fs::path existing_part(const std::string& folder) {
   std::error_code ignored;
   fs::path path = fs::absolute(folder, ignored).lexically_normal();
@@ -31,13 +32,18 @@ fs::path existing_part(const std::string& folder) {
   return path;
 }
 
-Finding space_finding(const std::string& what, const std::string& folder, std::int64_t least_bytes, Verdict verdict) {
-  const fs::path path = existing_part(folder);
-  Finding finding{.check = "disk", .subject = what, .value = "cannot be looked at: " + path.string()};
+Finding space_finding(const std::string& what, const fs::path& path, std::int64_t least_bytes, Verdict verdict) {
+  Finding finding{.check = "disk", .subject = what, .value = path.string()};
+  std::error_code error;
+  const bool is_folder = fs::is_directory(path, error);
   struct statvfs space {};
-  if (::statvfs(path.c_str(), &space) != 0) {
+  if (!is_folder || ::statvfs(path.c_str(), &space) != 0) {
+    finding.value += is_folder                  ? std::string(" cannot be looked at: ") + std::strerror(errno)
+                     : !fs::exists(path, error) ? " does not exist"
+                                                : " is not a folder";
     finding.verdict = Verdict::kFailure;
-    finding.remedy = std::strerror(errno);
+    finding.remedy =
+        what == kTemporary ? "Make it, or set TMPDIR to another folder." : "Choose a folder this user may write to.";
     return finding;
   }
   const auto free = static_cast<std::int64_t>(space.f_bavail * space.f_frsize);
@@ -163,8 +169,8 @@ Finding lock_finding(const fs::path& folder) {
 }  // namespace
 
 Findings check_disk(const Node& node) {
-  return {space_finding("run folder", node.run_folder, 2 * kGibibyte, Verdict::kWarning),
-          space_finding("temporary", node.temporary_folder, kGibibyte, Verdict::kWarning)};
+  return {space_finding("run folder", existing_part(node.run_folder), 2 * kGibibyte, Verdict::kWarning),
+          space_finding(kTemporary, node.temporary_folder, kGibibyte, Verdict::kWarning)};
 }
 
 Findings check_shared(const Node& node) {

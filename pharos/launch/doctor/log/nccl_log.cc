@@ -5,22 +5,26 @@
 #include <sstream>
 
 #include "pharos/base/text.h"
+#include "pharos/base/untrusted/printable.h"
 #include "pharos/launch/doctor/node.h"
 
 namespace pharos::launch {
 namespace {
 
-std::string trimmed(std::string_view text) {
+constexpr std::size_t kMostBytes = 300;  ///< of a name or a message
+constexpr std::size_t kMostNames = 8;    ///< in one list
+
+std::string_view trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t");
   if (begin == std::string_view::npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin));
+  return text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
 }
 
-/// What follows `key` in the line; nullopt when it does not contain it.
+/// What follows `key` in the line, cut where it goes on without end; nullopt when the line does not contain it.
 std::optional<std::string> text_behind(std::string_view line, std::string_view key) {
   const auto found = line.find(key);
   if (found == std::string_view::npos) return std::nullopt;
-  return trimmed(line.substr(found + key.size()));
+  return base::shortened(trimmed(line.substr(found + key.size())), kMostBytes);
 }
 
 bool contains(std::string_view line, std::string_view text) { return line.find(text) != std::string_view::npos; }
@@ -58,11 +62,10 @@ void read_network(std::string_view line, NcclLog& log) {
 void read_variable(std::string_view line, NcclLog& log) {
   const auto value = text_behind(line, " set by environment to ");
   if (!value) return;
-  const std::string name = trimmed(line.substr(0, line.find(" set by environment to ")));
-  const std::size_t begin = name.rfind(' ') + 1;
+  const std::string_view before = trimmed(line.substr(0, line.find(" set by environment to ")));
   std::string text = *value;
   if (text.ends_with('.')) text.pop_back();
-  log.variables[name.substr(begin)] = text;
+  log.variables[base::shortened(before.substr(before.rfind(' ') + 1), kMostBytes)] = text;
 }
 
 void read_gin(std::string_view line, NcclLog& log) {
@@ -75,7 +78,13 @@ void read_gin(std::string_view line, NcclLog& log) {
 
 std::string listed(const std::map<std::string, std::int64_t>& counts) {
   std::vector<std::string> parts;
-  for (const auto& [name, count] : counts) parts.push_back(name + " (" + counted(count, "line") + ")");
+  for (const auto& [name, count] : counts) {
+    if (parts.size() == kMostNames) {
+      parts.push_back("and " + std::to_string(counts.size() - kMostNames) + " more");
+      break;
+    }
+    parts.push_back(name + " (" + counted(count, "line") + ")");
+  }
   return base::join(parts, ", ");
 }
 

@@ -76,6 +76,22 @@ TEST(NcclLog, OtherSpellingsOfGin) {
   }
 }
 
+/// A damaged log may hold anything in place of a name.
+TEST(NcclLog, EndlessNamesAreCutAndControlCharactersShown) {
+  std::string text;
+  for (int i = 0; i < 20; ++i)
+    text += "NCCL INFO Using network \x1b[2J" + std::to_string(i) + std::string(1 << 17, 'x') + "\n";
+  text += "NCCL WARN \x1b]0;title\x07 0x" + std::string(1 << 20, 'a') + "\n";
+  text += "NCCL INFO NET/OFI Selected provider is \r" + std::string(1 << 20, 'y') + "\n";
+  NcclLog log;
+  read_nccl_log(text, log);
+  const std::string shown = render_findings(judge_nccl_log(log, false), false);
+  EXPECT_LT(shown.size(), 5000u);
+  EXPECT_EQ(shown.find_first_of("\x1b\x07\r"), std::string::npos);
+  for (const char* part : {"\\x1b[2J0xxx", "x… (1 line)", "and 12 more", "\\x1b]0;title\\x07", "\\ryyy"})
+    EXPECT_THAT(shown, HasSubstr(part));
+}
+
 TEST(NcclLog, AFileWithoutNcclIsAFailure) {
   NcclLog log;
   read_nccl_log("iteration 1/20 | lm loss 9.1\n", log);
