@@ -6,6 +6,7 @@
 #include <string>
 
 #include "pharos/base/error.h"
+#include "pharos/base/untrusted/printable.h"
 
 namespace pharos::train {
 namespace {
@@ -23,7 +24,7 @@ std::optional<double> parse_seconds(const std::string& text) {
 
 }  // namespace
 
-std::optional<double> find_time_limit_end(const lens::Environment& environment) {
+std::optional<double> find_time_limit_end(const lens::Environment& environment, std::string& warning) {
   if (const auto text = environment.get_nonblank("PHAROS_TIME_LIMIT_END")) {
     const auto end = parse_seconds(*text);
     if (end && *end > 0) return end;
@@ -33,7 +34,12 @@ std::optional<double> find_time_limit_end(const lens::Environment& environment) 
                            .fix = "Set it to, for example, $(( $(date +%s) + 3600 )), or unset it."});
   }
   const auto text = environment.get_nonblank("SLURM_JOB_END_TIME");
-  const auto end = text ? parse_seconds(*text) : std::nullopt;
+  if (!text) return std::nullopt;
+  const auto end = parse_seconds(*text);
+  if (!end || *end < 0) {
+    warning = "SLURM_JOB_END_TIME = " + base::printable(base::shortened(*text, 100)) +
+              " is not a time in seconds since 1970; no time limit is kept.";
+  }
   return end && *end > 0 ? end : std::nullopt;
 }
 

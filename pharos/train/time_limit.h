@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 
 #include "pharos/lens/variables/environment.h"
 #include "pharos/train/data/data_feed.h"
@@ -12,9 +13,9 @@
 namespace pharos::train {
 
 /// When this job ends at the latest, in seconds since 1970: PHAROS_TIME_LIMIT_END, else SLURM_JOB_END_TIME; nullopt
-/// where neither is set. UserError when the first is no number; the second then counts as absent, as does 0 (Slurm: no
-/// limit).
-std::optional<double> find_time_limit_end(const lens::Environment& environment);
+/// where neither is set, or the second is 0 (Slurm: no limit). UserError when the first is no time; when the second is
+/// none, `warning` says that no limit is kept.
+std::optional<double> find_time_limit_end(const lens::Environment& environment, std::string& warning);
 
 /// Expected durations in seconds: the longest measured one where something has been measured.
 class Durations {

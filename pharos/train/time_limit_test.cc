@@ -16,20 +16,30 @@ TEST(TimeLimit, LauncherComesBeforeSlurm) {
   struct Case {
     std::map<std::string, std::string> variables;
     std::optional<double> end;
+    const char* warning = "";
   };
   const Case kCases[] = {
       {{}, std::nullopt},
       {{{"SLURM_JOB_END_TIME", "1700000000"}}, 1700000000},
       {{{"SLURM_JOB_END_TIME", "0"}}, std::nullopt},
-      {{{"SLURM_JOB_END_TIME", "Unknown"}}, std::nullopt},
+      {{{"SLURM_JOB_END_TIME", "Unknown"}}, std::nullopt, "SLURM_JOB_END_TIME = Unknown is not a time"},
+      {{{"SLURM_JOB_END_TIME", "x\n1"}}, std::nullopt, "= x\\n1 is not a time"},
+      {{{"SLURM_JOB_END_TIME", "1e999"}}, std::nullopt, "no time limit is kept"},
+      {{{"SLURM_JOB_END_TIME", "-7"}}, std::nullopt, "no time limit is kept"},
       {{{"SLURM_JOB_END_TIME", "5"}, {"PHAROS_TIME_LIMIT_END", " 1700000000.5 "}}, 1700000000.5},
       {{{"SLURM_JOB_END_TIME", "5"}, {"PHAROS_TIME_LIMIT_END", ""}}, 5},
   };
-  for (const Case& c : kCases)
-    EXPECT_EQ(find_time_limit_end(lens::MapEnvironment(c.variables)), c.end) << testing::PrintToString(c.variables);
+  for (const Case& c : kCases) {
+    std::string warning;
+    const auto end = find_time_limit_end(lens::MapEnvironment(c.variables), warning);
+    EXPECT_EQ(end, c.end) << testing::PrintToString(c.variables);
+    EXPECT_THAT(warning, HasSubstr(c.warning));
+    EXPECT_EQ(warning.empty(), *c.warning == '\0') << warning;
+  }
   for (const char* wrong : {"soon", "12:00", "1e999", "nan", "-3", "0"}) {
     const lens::MapEnvironment environment(std::map<std::string, std::string>{{"PHAROS_TIME_LIMIT_END", wrong}});
-    EXPECT_THROW(find_time_limit_end(environment), base::UserError) << wrong;
+    std::string warning;
+    EXPECT_THROW(find_time_limit_end(environment, warning), base::UserError) << wrong;
   }
 }
 

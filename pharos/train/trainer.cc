@@ -85,9 +85,11 @@ std::optional<ExitDecision> Trainer::set_up() {
 }
 
 void Trainer::find_time_limit() {
-  together(parallel_.world, "time limit", [this] {
-    if (parallel_.is_first()) time_limit_end_ = find_time_limit_end(lens::ProcessEnvironment());
+  std::string warning;
+  together(parallel_.world, "time limit", [&] {
+    if (parallel_.is_first()) time_limit_end_ = find_time_limit_end(lens::ProcessEnvironment(), warning);
   });
+  if (!warning.empty()) console_.line("warning: " + warning);
   const std::string end =
       parallel_.world.announce("end of the time limit", time_limit_end_ ? fmt::format("{}", *time_limit_end_) : "");
   if (end.empty()) return;
@@ -266,7 +268,7 @@ checkpoint::Contents Trainer::contents() {
 
 void Trainer::check_never_saved(const std::filesystem::path& source) const {
   if (!std::filesystem::exists(folder_.metrics())) return;
-  if (base::read_file(folder_.metrics()).find("\"checkpoint_bytes\"") == std::string::npos) return;
+  if (base::read_regular_file(folder_.metrics()).find("\"checkpoint_bytes\"") == std::string::npos) return;
   throw base::UserError(
       {.what = "The run in '" + folder_.path().string() + "' has saved checkpoints, but there is none in '" +
                source.string() + "'.",

@@ -313,9 +313,11 @@ class Counters(ProgramTest):
         folder = self.folder / "nothing"
         finished = self.train(folder, *SHORT, "--nproc", "2", "profiling.network_counters=true", f"profiling.network_counters_root={self.folder}/absent")
         self.assert_exit(finished, 0)
-        self.assertIn(f"warning: network counters: {self.folder}/absent has no device whose counters are known", finished.stdout)
+        self.assertIn(f"warning: network counters: '{self.folder}/absent' has no device whose counters are known", finished.stdout)
         self.assertIn("network counters: no NVLink, there is no NVML (libnvidia-ml.so.1)", finished.stdout)
         self.assertNotIn("network counters", (folder / "rank_1.log").read_text())
+        self.assertNotIn("network, steps", (folder / "log.txt").read_text())
+        self.assertFalse([line for line in metrics(folder) if "network_bytes" in line])
 
     def test_off_by_default(self):
         folder = self.folder / "off"

@@ -105,7 +105,7 @@ NetworkReport::NetworkReport(const config::RunConfig& config, std::int64_t local
   };
   sampler_.emplace(read, profiling.network_counters_hz, step, profile::publish);
   const profile::Reading found = read();
-  console_.line(found.empty() ? fmt::format("warning: network counters: {} has no device whose counters are known",
+  console_.line(found.empty() ? fmt::format("warning: network counters: '{}' has no device whose counters are known",
                                             profiling.network_counters_root)
                               : fmt::format("network counters: {} ports ({}), {:g} readings a second", found.size(),
                                             list_ports(found), profiling.network_counters_hz));
@@ -134,6 +134,7 @@ void NetworkReport::finish() {
 
 void NetworkReport::write(const std::vector<profile::StepTraffic>& steps) {
   for (const profile::StepTraffic& part : steps) {
+    if (part.ports.empty()) continue;  // no device, or none any more: there is nothing to say
     append(part);
     if (interval_.last_step == 0) interval_.first_step = part.first_step;
     interval_.last_step = part.last_step;
