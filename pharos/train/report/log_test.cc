@@ -14,6 +14,7 @@
 #include "pharos/train/exit_policy.h"
 #include "pharos/train/report/log_line.h"
 #include "pharos/train/report/metrics_log.h"
+#include "pharos/train/report/network_report.h"
 #include "pharos/train/report/progress.h"
 #include "pharos/train/report/progress_file.h"
 #include "pharos/train/run_folder.h"
@@ -173,6 +174,28 @@ TEST_F(FolderTest, MetricsOfStepsAfterTheCheckpointAreDropped) {
     log.append({{"step", 3}, {"loss", std::nan("")}});
   }
   EXPECT_EQ(base::read_file(path), "{\"step\":1}\n{\"step\":2}\n{\"loss\":null,\"step\":3}\n");
+}
+
+TEST_F(FolderTest, WithoutANetworkDeviceThereAreNoLines) {
+  std::string why_not;
+  if (profile::open_nvlink(why_not) != nullptr) GTEST_SKIP() << "this machine has NVLink";
+  config::RunConfig config;
+  config.profiling.network_counters = true;
+  config.logger.log_interval = 1;
+  for (const std::filesystem::path& root : {std::filesystem::path(), folder / "absent"}) {
+    config.profiling.network_counters_root = root;
+    const auto log = folder / "log.txt", written = folder / "metrics.jsonl";
+    {
+      Console console(log, Console::Output::kNone);
+      MetricsLog metrics(written, 0);
+      NetworkReport report(config, 0, 0, console, metrics);
+      report.after_step(1);
+      report.finish();
+    }
+    EXPECT_THAT(base::read_file(log), HasSubstr("'" + root.string() + "' has no device"));
+    EXPECT_THAT(base::read_file(log), ::testing::Not(HasSubstr("network, steps")));
+    EXPECT_EQ(base::read_file(written), "");
+  }
 }
 
 TEST_F(FolderTest, ConsoleKeepsEveryLineInTheLogFile) {
