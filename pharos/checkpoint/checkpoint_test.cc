@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <chrono>
@@ -253,6 +254,10 @@ TEST(FindCheckpoint, FallsBackFromADamagedTrackerWithAWarning) {
     ASSERT_EQ(found->warnings.size(), 1u);
     EXPECT_THAT(found->warnings[0], HasSubstr(item.warning));
   }
+  const fs::path tracker = folder.path() / "latest_checkpointed_iteration.txt";
+  fs::remove(tracker);
+  ASSERT_EQ(::mkfifo(tracker.c_str(), 0600), 0);
+  EXPECT_THAT(find_checkpoint(folder.path())->warnings, ElementsAre(HasSubstr("is no file")));
   for (const char* step : {"iter_0000010", "iter_0000020"}) fs::remove_all(folder.path() / step);
   EXPECT_THAT(error_of([&] { find_checkpoint(folder.path()); }), HasSubstr("no complete checkpoint"));
 }

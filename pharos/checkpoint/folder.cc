@@ -125,7 +125,11 @@ std::optional<fs::path> follow_tracker(const fs::path& path, std::string& reason
     reason = std::string("the tracker file ") + kTrackerFile + " is missing";
     return std::nullopt;
   }
-  std::string text = base::read_regular_file(path / kTrackerFile);
+  if (std::error_code error; !fs::is_regular_file(path / kTrackerFile, error)) {  // a pipe would be waited for
+    reason = std::string("the tracker file ") + kTrackerFile + " is no file";
+    return std::nullopt;
+  }
+  std::string text = base::read_file(path / kTrackerFile);
   const std::size_t end = text.find_last_not_of(" \t\r\n");
   text = end == std::string::npos ? "" : text.substr(0, end + 1);
   const auto iteration = parse_number(text);
