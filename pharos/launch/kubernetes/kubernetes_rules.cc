@@ -12,8 +12,10 @@ namespace pharos::launch {
 namespace {
 
 [[noreturn]] void refuse(const std::string& option, const std::string& what, const std::string& rule) {
-  throw base::UserError(
-      {.what = what, .where = option, .why = "The API server would refuse the manifest.", .fix = rule});
+  throw base::UserError({.what = what,
+                         .where = option,
+                         .why = "The cluster would refuse the manifest, or could not start its pods.",
+                         .fix = rule});
 }
 
 bool matches(std::string_view text, std::size_t most, const char* pattern) {
