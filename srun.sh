@@ -125,7 +125,7 @@ if [ -n "$nsys" ]; then
 fi
 resume=()
 mkdir -p "$run_folder${nsys:+/nsys}"
-if [ -s "$run_folder/run.yaml" ]; then resume=(--resume); fi # one decision for all ranks
+if [ -e "$run_folder/run.yaml" ]; then resume=(--resume); fi # one decision for all ranks
 
 # Each rank: SLURM's numbers under the names of torchrun, the environment, then the trainer in its place: a profiler sees
 # one process per rank.

@@ -27,6 +27,17 @@ class CommandLine(ProgramTest):
         self.assert_refused(run("train", RECIPE, "no_equals_sign"), "no_equals_sign")
         self.assert_refused(run("config", "explain", "train.train_iter"), "train.train_iters")
 
+    def test_empty_words(self):
+        for command, options in {
+            ("train", RECIPE): ("--run-dir",),
+            ("launch", RECIPE, "--dry-run"): ("--run-dir", "--array", "--sbatch-arg"),
+            ("image", "build", "--name", "a", "--dry-run"): ("--output",),
+        }.items():
+            for option in options:
+                with self.subTest(command=command, option=option):
+                    self.assert_refused(run(*command, option, ""), f"{option}: the value is empty")
+        self.assert_refused(run("launch", RECIPE, "--container-name", "a\nb", "--dry-run"), "control character")
+
     def test_fields(self):
         table = {
             "train.train_iter=5": ["train.train_iter", "train.train_iters"],

@@ -14,6 +14,7 @@
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
+#include "pharos/cli/text_option.h"
 #include "pharos/comm/rank_environment.h"
 #include "pharos/config/recipe/run_yaml.h"
 #include "pharos/launch/job.h"
@@ -95,14 +96,26 @@ void check_memory(const config::ResolvedConfig& resolved, const comm::RankEnviro
               "machine with more memory."});
 }
 
-std::filesystem::path run_folder_of(const Arguments& arguments, const config::ResolvedConfig& resolved) {
+/// Without --run-dir a new one: made at once where `is_first`, as rank 0's is the one that counts.
+std::filesystem::path run_folder_of(const Arguments& arguments, const config::ResolvedConfig& resolved, bool is_first) {
   if (!arguments.run_folder.empty()) return arguments.run_folder;
   // A run.yaml is called after the run it belongs to.
   const std::string name = resolved.recipe_path.filename() == "run.yaml"
                                ? resolved.recipe_path.parent_path().filename().string()
                                : resolved.recipe_name;
-  return train::default_run_folder(name, base::wall_ns());
+  const auto folder = is_first ? train::make_default_run_folder : train::default_run_folder;
+  return folder(name, base::wall_ns());
 }
+
+/// A default folder of a run that did not begin is not left behind; one with anything in it stays.
+struct DefaultFolder {
+  ~DefaultFolder() {
+    std::error_code ignored;
+    if (is_default) std::filesystem::remove(path, ignored);
+  }
+  bool is_default;
+  const std::filesystem::path& path;
+};
 
 /// This process becomes the launcher of the ranks. What is wrong with the configuration is said here, once.
 void launch_ranks(const Arguments& arguments) {
@@ -114,9 +127,10 @@ void launch_ranks(const Arguments& arguments) {
       config::prepare(request_of(arguments), arguments.num_ranks, config::Purpose::kTrain, complete_config);
   options.program = launch::own_program();
   options.arguments = launch::without_options(arguments.words, {"--nproc", "--max-restarts", "--run-dir"});
-  options.run_folder = run_folder_of(arguments, resolved);
+  options.run_folder = run_folder_of(arguments, resolved, true);
   options.is_resumed = arguments.resume;
   options.max_restarts = arguments.max_restarts;
+  const DefaultFolder tidy{arguments.run_folder.empty(), options.run_folder};
   set_exit_code(launch::run_local_job(options, std::cerr));
 }
 
@@ -133,7 +147,8 @@ void run_train(const Arguments& arguments) {
   options.config_ready_ns = base::monotonic_ns();
   options.resume = arguments.resume;
   options.telemetry = arguments.telemetry;
-  options.run_folder = run_folder_of(arguments, resolved);
+  options.run_folder = run_folder_of(arguments, resolved, options.ranks.rank == 0);
+  const DefaultFolder tidy{arguments.run_folder.empty() && options.ranks.rank == 0, options.run_folder};
   set_exit_code(train::train(resolved, options));
 }
 
@@ -146,7 +161,8 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& words) {
   command->add_option("recipe", arguments->recipe, "Recipe by name or path (pharos recipes list)");
   command->add_option("overrides", arguments->overrides,
                       "key=value …: fields of the configuration or parameters of the recipe");
-  command->add_option("--run-dir", arguments->run_folder, "Folder of the run (default: runs/RECIPE-TIME)");
+  command->add_option("--run-dir", arguments->run_folder, "Folder of the run (default: runs/RECIPE-TIME)")
+      ->check(filled_text());
   command->add_flag("--resume", arguments->resume, "Continue the run in --run-dir from its last checkpoint");
   CLI::Option* nproc = command->add_option("--nproc", arguments->num_ranks,
                                            "Start this many ranks on this machine (not under torchrun or srun)");

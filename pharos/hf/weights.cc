@@ -1,6 +1,7 @@
 #include "pharos/hf/weights.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <set>

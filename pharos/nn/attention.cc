@@ -75,7 +75,7 @@ struct SinksFunction : torch::autograd::Function<SinksFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto* sinks = reinterpret_cast<const tensor::Parameter*>(context->saved_data["sinks"].toInt());
-    tensor::add_gradient(*sinks, [&](at::Tensor main_grad) { main_grad.add_(gradients[0]); });
+    tensor::add_gradient(*sinks, [&](const at::Tensor& main_grad) { main_grad.add_(gradients[0]); });
     return {{}, {}};
   }
 };

@@ -112,4 +112,14 @@ std::filesystem::path default_run_folder(const std::string& recipe_name, std::in
   return path;
 }
 
+std::filesystem::path make_default_run_folder(const std::string& recipe_name, std::int64_t wall_ns) {
+  while (true) {
+    std::filesystem::path path = default_run_folder(recipe_name, wall_ns);
+    base::make_directories(path.parent_path());
+    std::error_code error;
+    if (std::filesystem::create_directory(path, error)) return path;
+    if (error) base::make_directories(path);  // says why
+  }
+}
+
 }  // namespace pharos::train

@@ -53,5 +53,8 @@ class RunFolder {
 
 /// runs/NAME-YYYYMMDD-HHMMSS, with a further number when that exists.
 std::filesystem::path default_run_folder(const std::string& recipe_name, std::int64_t wall_ns);
+/// The same, and made by this call: of processes that ask in the same second each gets its own. UserError when it
+/// cannot be made.
+std::filesystem::path make_default_run_folder(const std::string& recipe_name, std::int64_t wall_ns);
 
 }  // namespace pharos::train

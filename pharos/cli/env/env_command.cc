@@ -13,6 +13,7 @@
 #include "pharos/base/error.h"
 #include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
+#include "pharos/cli/text_option.h"
 #include "pharos/config/limits.h"
 #include "pharos/config/resolve.h"
 #include "pharos/launch/environment/detect_profile.h"
@@ -93,8 +94,10 @@ void add_env_command(CLI::App& app) {
   show_command->add_option("recipe", arguments->recipe, "Recipe by name or path; none: the network profile alone");
   show_command->add_option("overrides", arguments->overrides,
                            "key=value …: fields of the configuration or parameters of the recipe");
-  show_command->add_option("--profile", arguments->profile,
-                           "What connects the nodes: efa, ib or tcp (default: by the devices of this machine)");
+  show_command
+      ->add_option("--profile", arguments->profile,
+                   "What connects the nodes: efa, ib or tcp (default: by the devices of this machine)")
+      ->check(filled_text());
   show_command->add_option("--sysfs", arguments->sysfs, "Root of the devices that decide the profile")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str()

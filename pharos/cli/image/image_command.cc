@@ -14,6 +14,7 @@
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
 #include "pharos/cli/exit_status.h"
+#include "pharos/cli/text_option.h"
 #include "pharos/config/recipe/recipe.h"
 #include "pharos/launch/image/build.h"
 #include "pharos/launch/image/container.h"
@@ -70,13 +71,15 @@ void add_build_command(CLI::App& image) {
   launch::ImageRequest& request = options->request;
   command->add_option("-n,--name", request.name, "Name of the image")->required();
   command->add_option("-t,--tag", request.tag, "Its tag")->capture_default_str();
-  command->add_option("-o,--output", request.output, "Folder to write to")->capture_default_str();
+  command->add_option("-o,--output", request.output, "Folder to write to")->check(filled_text())->capture_default_str();
   command->add_flag("--dry-run", request.is_dry_run, "Print the commands and run none");
   CLI::Option* cpu = command->add_flag(
       "--cpu", options->is_cpu, "An image for the CPU of Debian packages and this program; needs no container engine");
   command->add_option("-f,--file", request.dockerfile, "Dockerfile (default: docker/Dockerfile in --context)")
+      ->check(filled_text())
       ->excludes(cpu);
   command->add_option("--context", request.context, "Folder that the Dockerfile copies from")
+      ->check(filled_text())
       ->capture_default_str()
       ->excludes(cpu);
   command->add_option("--builder", request.builder, "docker, podman, buildah, or auto: the first that works")
@@ -137,8 +140,10 @@ void add_run_command(CLI::App& image) {
   command
       ->add_option("-m,--mount", *mounts, "SOURCE:TARGET or SOURCE:TARGET:ro; several with commas or several --mount")
       ->allow_extra_args(false);
-  command->add_option("-w,--workdir", run->work_folder, "Folder in the image to run in (default: /)");
+  command->add_option("-w,--workdir", run->work_folder, "Folder in the image to run in (default: /)")
+      ->check(filled_text());
   command->add_option("--unpack-to", run->unpack_folder, "Folder to unpack in, for as long as the command runs")
+      ->check(filled_text())
       ->capture_default_str();
   command->callback([run, mounts] {
     for (const std::string& text : *mounts) {

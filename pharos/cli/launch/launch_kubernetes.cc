@@ -10,6 +10,7 @@
 #include "pharos/base/text.h"
 #include "pharos/cli/integer_option.h"
 #include "pharos/cli/run_source.h"
+#include "pharos/cli/text_option.h"
 #include "pharos/config/resolve.h"
 #include "pharos/launch/kubernetes/kubernetes_manifest.h"
 #include "pharos/launch/kubernetes/pod_mounts.h"
@@ -87,6 +88,12 @@ PodConfig resolve(launch::JobRequest& job) {
 void add_passed_variables(const std::vector<std::string>& names, launch::EnvironmentPlan& plan) {
   for (const std::string& name : names) {
     const auto value = base::get_environment(name);
+    if (launch::is_set_for_ranks(name)) {
+      throw base::UserError({.what = "The variable " + name + " cannot be passed on.",
+                             .where = "--env " + name,
+                             .why = "The pod gives each rank its own.",
+                             .fix = "Leave out the option."});
+    }
     if (!value || !launch::is_shell_name(name)) {
       throw base::UserError({.what = "The variable " + name + " is not set.",
                              .where = "--env " + name,
@@ -107,9 +114,15 @@ launch::KubernetesOptions manifest_options(const KubernetesArguments& arguments)
                                     .efa_per_node = arguments.efa_per_node,
                                     .shared_memory = arguments.shared_memory,
                                     .grace_seconds = arguments.grace_seconds,
-                                    .max_restarts = arguments.max_restarts,
                                     .node_selector = {}};
   if (!arguments.kind.empty()) options.kind = launch::parse_kubernetes_kind(arguments.kind);
+  if (arguments.max_restarts && options.kind == launch::KubernetesKind::kPyTorchJob) {
+    throw base::UserError({.what = "--k8s-max-restarts has no effect on a PyTorchJob.",
+                           .where = "--k8s-max-restarts",
+                           .why = "The training operator does not count pods that it makes anew.",
+                           .fix = "Leave it out, or ask for a JobSet with --k8s jobset."});
+  }
+  options.max_restarts = arguments.max_restarts.value_or(options.max_restarts);
   for (const std::string& label : arguments.node_selector) {
     const std::size_t equals = label.find('=');
     if (equals == 0 || equals == std::string::npos) {
@@ -117,7 +130,10 @@ launch::KubernetesOptions manifest_options(const KubernetesArguments& arguments)
                              .where = "--k8s-node-selector",
                              .fix = "Write KEY=VALUE."});
     }
-    options.node_selector[label.substr(0, equals)] = label.substr(equals + 1);
+    if (options.node_selector.emplace(label.substr(0, equals), label.substr(equals + 1)).second) continue;
+    throw base::UserError({.what = "The label " + label.substr(0, equals) + " is given twice.",
+                           .where = "--k8s-node-selector",
+                           .fix = "Give it once: a node has one value of it."});
   }
   return options;
 }
@@ -140,10 +156,10 @@ void add_kubernetes_options(CLI::App& command, KubernetesArguments& arguments) {
   const auto add = [&](const char* name, auto& value, const char* text) {
     return group->add_option(name, value, text)->needs(kind);
   };
-  add("--k8s-namespace", arguments.name_space, "Namespace of the object");
+  add("--k8s-namespace", arguments.name_space, "Namespace of the object")->check(filled_text());
   add("--k8s-efa", arguments.efa_per_node, "EFA devices of a node; needed with profile efa")
       ->check(whole_number<std::int64_t>(0, 1024));
-  add("--k8s-shared-memory", arguments.shared_memory, "Most of /dev/shm, for example 64Gi");
+  add("--k8s-shared-memory", arguments.shared_memory, "Most of /dev/shm, for example 64Gi")->check(filled_text());
   add("--k8s-grace", arguments.grace_seconds, "Seconds from SIGTERM to SIGKILL (default: 300)")
       ->check(whole_number<std::int64_t>(0, 86'400));
   add("--k8s-max-restarts", arguments.max_restarts, "Restarts of a JobSet (default: 3)")

@@ -16,7 +16,7 @@ struct KubernetesArguments {
   std::string name_space, shared_memory;
   std::optional<std::int64_t> efa_per_node;
   std::int64_t grace_seconds = 300;
-  std::int64_t max_restarts = 3;
+  std::optional<std::int64_t> max_restarts;
   std::vector<std::string> node_selector;  ///< KEY=VALUE
 };
 

@@ -1,6 +1,7 @@
 #include "pharos/cli/launch/launch_options.h"
 
 #include "pharos/cli/integer_option.h"
+#include "pharos/cli/text_option.h"
 
 namespace pharos::cli {
 namespace {
@@ -11,21 +12,27 @@ void add_cluster_options(CLI::App& command, LaunchOptions& options) {
       ->check(whole_number<std::int64_t>(1, 100'000));
   group->add_option("--gpus-per-node", options.gpus_per_node, "Ranks of a node (default: $GPUS_PER_NODE, else 8)")
       ->check(whole_number<std::int64_t>(1, 4096));
-  group->add_option("--partition,-p", options.partition, "Partition of the job");
-  group->add_option("--account,-A", options.account, "Account of the job");
-  group->add_option("--qos", options.qos, "Quality of service of the job");
-  group->add_option("--constraint", options.constraint, "Features that nodes must have");
-  group->add_option("--time,-t", options.time, "Time limit, as sbatch takes it");
-  group->add_option("--job-name,-J", options.job_name, "Name of the job (default: the recipe's)");
-  group->add_option("--array", options.array,
-                    "Job array, as sbatch takes it; %a in an override is the number of the task");
-  group->add_option("--mpi", options.mpi, "Process management of srun: pmix (default), pmi2, none, …");
+  group->add_option("--partition,-p", options.partition, "Partition of the job")->check(filled_text());
+  group->add_option("--account,-A", options.account, "Account of the job")->check(filled_text());
+  group->add_option("--qos", options.qos, "Quality of service of the job")->check(filled_text());
+  group->add_option("--constraint", options.constraint, "Features that nodes must have")->check(filled_text());
+  group->add_option("--time,-t", options.time, "Time limit, as sbatch takes it")->check(filled_text());
+  group->add_option("--job-name,-J", options.job_name, "Name of the job (default: the recipe's)")->check(filled_line());
+  group
+      ->add_option("--array", options.array,
+                   "Job array, as sbatch takes it; %a in an override is the number of the task")
+      ->check(filled_text());
+  group->add_option("--mpi", options.mpi, "Process management of srun: pmix (default), pmi2, none, …")
+      ->check(filled_text());
   group->add_flag("--no-gpu-resource-request", options.has_no_gpu_request, "Ask SLURM for no GPUs");
   group->add_option("--env", options.variables, "Variable that the tasks get from here (repeatable)")
+      ->check(filled_text())
       ->allow_extra_args(false);
   group->add_option("--srun-arg", options.srun_arguments, "Word passed on to srun (repeatable)")
+      ->check(filled_text())
       ->allow_extra_args(false);
   group->add_option("--sbatch-arg", options.sbatch_arguments, "Word passed on to sbatch (repeatable)")
+      ->check(filled_text())
       ->allow_extra_args(false);
 }
 
@@ -56,6 +63,7 @@ void add_container_options(CLI::App& command, LaunchOptions& options) {
   group
       ->add_option("--container-name", options.container_name,
                    "Name under which nodes keep the unpacked image (default: one for each version of the image)")
+      ->check(filled_line())
       ->excludes(none);
 }
 
@@ -66,12 +74,16 @@ void add_launch_options(CLI::App& command, LaunchOptions& options) {
   command.add_option("overrides", options.overrides,
                      "key=value …: fields of the configuration or parameters of the recipe");
   command.add_flag("--dry-run", options.is_dry_run, "Check, print the script, submit and write nothing");
-  command.add_option("--run-dir", options.run_folder, "Folder of the run (default: runs/RECIPE-TIME)");
-  command.add_option("--program", options.program,
-                     "Pharos as a task finds it (default: this one; in a container pharos)");
-  command.add_option("--profile", options.profile, "Network between the nodes: efa (default), ib, tcp");
+  command.add_option("--run-dir", options.run_folder, "Folder of the run (default: runs/RECIPE-TIME)")
+      ->check(filled_text());
+  command
+      .add_option("--program", options.program, "Pharos as a task finds it (default: this one; in a container pharos)")
+      ->check(filled_text());
+  command.add_option("--profile", options.profile, "Network between the nodes: efa (default), ib, tcp")
+      ->check(filled_text());
   command.add_flag("--nsys", options.uses_nsys, "Run profiling.profile_ranks under Nsight Systems");
   command.add_option("--train-arg", options.train_arguments, "Word passed on to pharos train (repeatable)")
+      ->check(filled_text())
       ->allow_extra_args(false);
   command.add_option("--expand-nodes", options.node_list, "Print the hosts of a SLURM node list and leave");
   add_cluster_options(command, options);

@@ -27,7 +27,7 @@ struct LaunchOptions {
   bool is_dry_run = false;
   bool waits = false;
   bool is_requeued = false;
-  std::int64_t max_requeues = 3;
+  std::optional<std::int64_t> max_requeues;  ///< else 3
   std::int64_t chain_length = 1;
   std::vector<std::string> srun_arguments, sbatch_arguments, train_arguments, variables;
   std::optional<std::string> node_list;  ///< --expand-nodes: print its hosts, nothing else

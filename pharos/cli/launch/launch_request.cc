@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <regex>
 #include <sstream>
 #include <utility>
 
@@ -19,6 +18,7 @@
 #include "pharos/launch/rank_process.h"
 #include "pharos/launch/slurm/allocation.h"
 #include "pharos/launch/slurm/job_limits.h"
+#include "pharos/launch/slurm/job_script.h"
 #include "pharos/launch/slurm/mounts.h"
 #include "pharos/launch/slurm/preflight.h"
 #include "pharos/lens/variables/scalar.h"
@@ -77,7 +77,11 @@ class Maker {
     if (resolved) complete(*resolved);
     check_slurm(resolved);
     if (in_allocation_) slurm::check_allocation(result_.slurm, read_allocation(), problems_);
+    if (problems_.empty()) collect([this] { slurm::batch_script(result_.slurm); });  // has it words it cannot carry?
     slurm::throw_if_any(problems_);
+    // Made last, so that two launches of one second do not share it, and what is refused leaves nothing.
+    if (options_.run_folder.empty() && !options_.is_dry_run)
+      place_run_folder(train::make_default_run_folder(name_, base::wall_ns()));
     return result_;
   }
 
@@ -117,6 +121,12 @@ class Maker {
     });
     collect([this] {
       job().master_port = static_cast<std::uint16_t>(whole_variable(environment_, "MASTER_PORT", 29500, 65535));
+      // The shell of the job reads the variable itself.
+      const std::string text = environment_.get_nonblank("MASTER_PORT").value_or("29500");
+      if (text == std::to_string(job().master_port)) return;
+      throw base::UserError({.what = "MASTER_PORT = \"" + text + "\" is not a plain number.",
+                             .where = "environment",
+                             .fix = "Write MASTER_PORT=" + std::to_string(job().master_port) + "."});
     });
     collect([this] { job().environment.profile = launch::parse_network_profile(options_.profile); });
   }
@@ -173,7 +183,7 @@ class Maker {
                                   options_.srun_arguments.end());
     request.sbatch_arguments = options_.sbatch_arguments;
     request.is_requeued = options_.is_requeued;
-    request.max_requeues = options_.max_requeues;
+    request.max_requeues = options_.max_requeues.value_or(request.max_requeues);
     request.is_chained = options_.chain_length > 1;
     request.host_program = launch::own_program();
     job().recipe = options_.recipe;
@@ -198,11 +208,14 @@ class Maker {
 
   /// What only sbatch can do is not passed over where srun starts at once.
   void check_batch_options() {
-    static const std::regex kArray(R"(\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?)");
-    if (!options_.array.empty() && !std::regex_match(options_.array, kArray)) {
-      problems_.push_back({.what = "--array " + options_.array + " is no list of task numbers.",
-                           .where = "--array",
-                           .fix = "Write it as sbatch reads it, for example 1-4, 1-9:2 or 1,3,5%2."});
+    collect([this] {
+      if (!options_.array.empty()) first_task_ = slurm::first_of_array(options_.array);
+    });
+    if (options_.max_requeues && !options_.is_requeued) {
+      problems_.push_back({.what = "--max-requeues is given without --requeue.",
+                           .where = "--max-requeues",
+                           .why = "The job would not go back into the queue.",
+                           .fix = "Add --requeue, or leave it out."});
     }
     if (!in_allocation_) return;
     const LaunchOptions none;
@@ -216,7 +229,7 @@ class Maker {
                                                   {"--signal", options_.signal != none.signal},
                                                   {"--sbatch-arg", options_.sbatch_arguments != none.sbatch_arguments},
                                                   {"--requeue", options_.is_requeued},
-                                                  {"--max-requeues", options_.max_requeues != none.max_requeues},
+                                                  {"--max-requeues", options_.max_requeues.has_value()},
                                                   {"--chain", options_.chain_length != none.chain_length},
                                                   {"--wait", options_.waits}};
     std::vector<std::string> names;
@@ -234,11 +247,10 @@ class Maker {
   /// Overrides as checked here: of an array those of its first task.
   std::vector<std::string> checked_overrides() const {
     std::vector<std::string> overrides = job_overrides_;
-    if (options_.array.empty()) return overrides;
-    const std::string first = options_.array.substr(0, options_.array.find_first_not_of("0123456789"));
+    if (first_task_.empty()) return overrides;
     for (std::string& word : overrides) {
-      for (std::size_t at = 0; (at = word.find("%a", at)) != std::string::npos; at += first.size())
-        word.replace(at, 2, first);
+      for (std::size_t at = 0; (at = word.find("%a", at)) != std::string::npos; at += first_task_.size())
+        word.replace(at, 2, first_task_);
     }
     return overrides;
   }
@@ -328,7 +340,25 @@ class Maker {
                                                    {.gpus_per_node = job().gpus_per_node});
     });
     result_.notes.insert(result_.notes.end(), job().environment.warnings.begin(), job().environment.warnings.end());
-    place_run_folder(resolved);
+    result_.notes.insert(result_.notes.end(), resolved.warnings.begin(), resolved.warnings.end());
+    if (!in_allocation_) slurm::check_signal(result_.slurm, resolved, problems_, result_.notes);
+    check_nsys_ranks(resolved);
+    name_ = resolved.recipe_name;
+    place_run_folder(options_.run_folder.empty() ? train::default_run_folder(name_, base::wall_ns())
+                                                 : fs::path(options_.run_folder));
+  }
+
+  void check_nsys_ranks(const config::ResolvedConfig& resolved) {
+    const std::int64_t num_ranks = job().num_nodes * job().gpus_per_node;
+    const auto is_rank = [&](std::int64_t rank) { return rank >= 0 && rank < num_ranks; };
+    const auto& ranks = job().nsys_ranks;
+    if (!job().uses_nsys || ranks.empty() || std::any_of(ranks.begin(), ranks.end(), is_rank)) return;
+    problems_.push_back({.what = "--nsys is given, but " + resolved.describe("profiling.profile_ranks") +
+                                 " names none of the " + std::to_string(num_ranks) + " ranks.",
+                         .where = "--nsys",
+                         .why = "No rank would run under Nsight Systems.",
+                         .fix = "Name ranks from 0 to " + std::to_string(num_ranks - 1) +
+                                ", for example profiling.profile_ranks=[0]."});
   }
 
   /// The tasks would find it out, but only after the queue.
@@ -369,7 +399,7 @@ class Maker {
     if (!problems_.empty() || options_.time.empty() || options_.signal.empty()) return;
     const auto limit = slurm::parse_time_limit(options_.time);
     constexpr std::int64_t kSlackSeconds = 60;  // SLURM looks at the clock of a job that rarely
-    const std::int64_t signal = slurm::parse_signal(options_.signal);
+    const std::int64_t signal = slurm::parse_signal(options_.signal).seconds;
     if (limit && *limit < signal + kSlackSeconds)
       note(
           "SLURM may send the signal of --signal up to 60 s early: this job may be told to leave as soon as it "
@@ -393,28 +423,15 @@ class Maker {
     return allocation;
   }
 
-  void place_run_folder(const config::ResolvedConfig& resolved) {
-    const fs::path folder = options_.run_folder.empty()
-                                ? train::default_run_folder(resolved.recipe_name, base::wall_ns())
-                                : fs::path(options_.run_folder);
+  void place_run_folder(const fs::path& folder) {
     job().run_folder = fs::absolute(folder).lexically_normal();
     result_.slurm.task_run_folder = job().run_folder;
     std::error_code unknown;  // what is wrong with the folder is said when it is made
     if (fs::exists(job().run_folder / "run.yaml", unknown))
       note("'" + job().run_folder.string() + "' holds a run; the job continues it.");
     if (!view_) return;
-    if (const auto inside = view_->in_container(job().run_folder)) {
+    if (const auto inside = slurm::check_run_folder(job().run_folder, *view_, problems_))
       result_.slurm.task_run_folder = *inside;
-      return;
-    }
-    const std::string parent = job().run_folder.parent_path().string();
-    problems_.push_back(
-        {.what = "The run folder '" + job().run_folder.string() + "' is not visible inside the container.",
-         .where = "--run-dir",
-         .why = "What the ranks write there would be lost with the container.",
-         .fix = "Add the mount " + parent + ":" + parent +
-                " to --mounts or $MOUNT, or choose a folder "
-                "below one of the mounts."});
   }
 
   void check_slurm(const std::optional<config::ResolvedConfig>& resolved) {
@@ -440,6 +457,8 @@ class Maker {
   CheckedRequest result_;
   bool in_allocation_ = false;
   std::int64_t num_allocated_ = 1;
+  std::string first_task_;      ///< of --array
+  std::string name_;            ///< of the recipe
   bool is_model_known_ = true;  ///< model.hf_path, if any, could be read
   slurm::Problems problems_;
   std::vector<slurm::Mount> mounts_;

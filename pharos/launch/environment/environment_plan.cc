@@ -89,6 +89,12 @@ NetworkProfile parse_network_profile(const std::string& name) {
                          .fix = "Name one of them, or leave --profile out to take that of this machine's devices."});
 }
 
+bool is_set_for_ranks(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PHAROS_TIME_LIMIT_END"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
 bool is_shell_name(std::string_view name) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
   return !name.empty() && is_letter(name.front()) &&
@@ -115,6 +121,14 @@ EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, Network
     plan.unused = unused_variables(resolved, known);
   }
   for (const auto& [name, value] : resolved.config.env_vars) {
+    if (is_set_for_ranks(name)) {
+      throw base::UserError(
+          {.what = "env_vars." + name + " = " + value + " cannot be set.",
+           .where = env_vars_origin(resolved, name),
+           .why = "The launcher gives each rank its own " + name + "; ranks would not find each other.",
+           .fix = name == "MASTER_PORT" ? "Leave it out; MASTER_PORT=… before the command chooses a port."
+                                        : "Leave it out."});
+    }
     set(plan.variables, {.name = name,
                          .value = literal_word(value),
                          .reason = "env_vars of the recipe",

@@ -59,9 +59,12 @@ const std::vector<std::string>& known_gpus();
 /// profile are put before what is in it, unless `user` has them in it already. Recipe: env_vars, and what follows from
 /// the configuration (bridge-config.md 10.2); env_vars win over the latter. With dist.device = cpu only what a CPU rank
 /// reads is planned; a `resolved` that nothing was set in has no rules. UserError: the configuration has no valid value
-/// of a variable (HybridEP beyond an NVLink domain).
+/// of a variable (HybridEP beyond an NVLink domain), or env_vars names one that the launcher sets for each rank.
 EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, NetworkProfile profile,
                                  const lens::Environment& user, const NodeShape& node = {});
+
+/// Whether the launcher gives the variable to each rank itself: RANK and the like.
+bool is_set_for_ranks(std::string_view name);
 
 /// Whether a POSIX shell can export a variable of this name.
 bool is_shell_name(std::string_view name);

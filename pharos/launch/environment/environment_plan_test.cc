@@ -298,6 +298,20 @@ TEST(EnvironmentPlan, CacheFoldersAreOfTheRank) {
   EXPECT_EQ(run_shell("SLURM_PROCID=5 RANK=7\n" + lines), "/tmp/pharos-cache-rank-7/cuda 1\n");
 }
 
+TEST(EnvironmentPlan, WhatTheLauncherGivesEachRankIsNotTheRecipes) {
+  for (const std::string name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                                 "PHAROS_TIME_LIMIT_END"}) {
+    try {
+      plan_of({"++env_vars." + name + "=2"});
+      ADD_FAILURE() << name;
+    } catch (const base::UserError& error) {
+      EXPECT_EQ(error.parts().what, "env_vars." + name + " = 2 cannot be set.");
+      EXPECT_EQ(error.parts().where, "command line");
+    }
+  }
+  EXPECT_NO_THROW(plan_of({"++env_vars.RANKS=2"}, NetworkProfile::kTcp, {{"RANK", "2"}}));
+}
+
 TEST(EnvironmentPlan, NamesNoShellKnowsAreNotExported) {
   const EnvironmentPlan plan = plan_of({"++env_vars={'A;touch x': 1, A-B: 2, _ok9: 3}"});
   EXPECT_EQ(run_shell("set -eu\n" + export_lines(plan) + "echo $_ok9"), "3\n");

@@ -217,6 +217,11 @@ fs::path image_path(const ImageRequest& request) {
                            .where = "command line",
                            .fix = "Use letters, digits, '.', '_' and '-', and begin with a letter or digit."});
   }
+  if (request.output.empty()) {
+    throw base::UserError({.what = "The name of the folder to write to is empty.",
+                           .where = "--output",
+                           .fix = "Name a folder, or leave out the option to write to this one."});
+  }
   return fs::absolute(request.output).lexically_normal() / (request.name + "+" + request.tag + ".sqsh");
 }
 

@@ -60,6 +60,10 @@ TEST(ImageName, IsNamedAsEnrootDoes) {
   }
 }
 
+TEST(ImageName, NeedsAFolder) {
+  EXPECT_THAT(fault_of([] { image_path({.name = "a", .output = ""}); }), HasSubstr("--output"));
+}
+
 TEST(ImageOwnFiles, LibrariesOfAProcess) {
   const std::string maps =
       "55d0-55d1 r-xp 00000000 fe:00 1  /usr/local/bin/pharos\n"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
+#include "pharos/launch/kubernetes/kubernetes_rules.h"
 #include "pharos/launch/kubernetes/pod_mounts.h"
 #include "pharos/launch/kubernetes/pod_script.h"
 #include "pharos/launch/kubernetes/yaml_text.h"
@@ -27,11 +28,20 @@ void check(const JobRequest& request, const KubernetesOptions& options, const st
     refuse("--nsys is not carried over to Kubernetes.", "Leave it out, or run the profile on SLURM.",
            "A pod's script starts the ranks as they are.");
   }
-  if (request.environment.profile == NetworkProfile::kEfa && request.uses_gpus && !options.efa_per_node) {
+  const bool uses_efa = request.environment.profile == NetworkProfile::kEfa && request.uses_gpus;
+  if (uses_efa && !options.efa_per_node) {
     refuse("Profile efa needs the number of EFA devices of a node.",
            "Give it: 32 on p5, 16 on p5en, 8 on p6-b200, 4 on p4d; 0 for none.",
            "A pod sees only devices that it asked for as vpc.amazonaws.com/efa.");
   }
+  if (!uses_efa && options.efa_per_node.value_or(0) > 0) {
+    throw base::UserError(
+        {.what = std::to_string(*options.efa_per_node) + " EFA devices are asked for, but no rank uses them.",
+         .where = "--k8s-efa",
+         .why = request.uses_gpus ? "The network profile is not efa." : "The ranks are on CPUs.",
+         .fix = "Leave it out, or train on GPUs with --profile efa."});
+  }
+  check_kubernetes_rules(request, options, mounts);
   const std::filesystem::path run_folder =
       (std::filesystem::path(request.container->work_folder) / request.run_folder).lexically_normal();
   const bool is_kept = std::any_of(mounts.begin(), mounts.end(), [&](const PodMount& mount) {

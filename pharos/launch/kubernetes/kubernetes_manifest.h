@@ -35,7 +35,8 @@ struct KubernetesOptions {
 ///
 /// Of `request`: container.image is required. A mount is "/PATH:TARGET" (host path) or "pvc/CLAIM:TARGET" (persistent
 /// volume claim), with ":ro" or ":rw" behind it; run_folder must lie in a TARGET, as a pod's own files end with it.
-/// UserError: any of this is not so, a name has control characters, --nsys is asked for, EFA devices are not counted.
+/// UserError: any of this is not so, a name has control characters, --nsys is asked for, EFA devices are not counted or
+/// counted where no rank uses them, or the API server would refuse a name, label, amount or mount.
 std::string kubernetes_manifest(const JobRequest& request, const KubernetesOptions& options);
 
 /// A name that objects and host names may have (RFC 1123 and 1035, with room for what controllers append): lower-case

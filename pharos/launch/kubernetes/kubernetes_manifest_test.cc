@@ -87,9 +87,10 @@ TEST(KubernetesManifest, NamesAreThoseOfHosts) {
 }
 
 TEST(KubernetesManifest, PyTorchJobHasOnePodANode) {
+  JobRequest request = request_of(4, 8);
+  request.environment.profile = NetworkProfile::kEfa;
   const YAML::Node job = YAML::Load(kubernetes_manifest(
-      request_of(4, 8),
-      {.name_space = "train", .efa_per_node = 32, .grace_seconds = 120, .node_selector = {{"on", "1"}}}));
+      request, {.name_space = "train", .efa_per_node = 32, .grace_seconds = 120, .node_selector = {{"on", "1"}}}));
   EXPECT_EQ(job["apiVersion"].as<std::string>(), "kubeflow.org/v1");
   EXPECT_EQ(job["kind"].as<std::string>(), "PyTorchJob");
   EXPECT_EQ(job["metadata"]["name"].as<std::string>(), "deepseek-v2-lite");
@@ -260,6 +261,16 @@ TEST_F(PodTest, RanksOfTheNodeGetTheirVariablesAndWords) {
     EXPECT_EQ(content("words.2"), expected + "<--resume>");
     std::filesystem::remove_all(folder_ / "run");
   }
+}
+
+TEST_F(PodTest, ARecipeIsNoOptionAndAnEmptyRunYamlIsARun) {
+  JobRequest job = request("echo \"$2 ${*##*/}\" > \"$F/words.$RANK\"");
+  job.recipe = "-x.yaml";
+  std::filesystem::create_directory(folder_ / "run");
+  std::ofstream(folder_ / "run/run.yaml").close();
+  start(manifest_of(job));
+  EXPECT_EQ(code(), 0);
+  EXPECT_THAT(content("words.2"), ::testing::AllOf(::testing::StartsWith("./-x.yaml "), HasSubstr(" --resume\n")));
 }
 
 TEST_F(PodTest, CodesTellTheControllerWhatToTryAgain) {

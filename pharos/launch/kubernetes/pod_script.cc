@@ -5,12 +5,13 @@
 
 #include "pharos/base/subprocess.h"
 #include "pharos/launch/environment/profile_variables.h"
+#include "pharos/launch/image/image_work.h"
 
 namespace pharos::launch {
 namespace {
 
 std::string command_line(const JobRequest& request) {
-  std::vector<std::string> words = {request.program, "train", request.recipe};
+  std::vector<std::string> words = {request.program, "train", path_word(request.recipe)};
   words.insert(words.end(), request.overrides.begin(), request.overrides.end());
   words.insert(words.end(), request.train_options.begin(), request.train_options.end());
   words.insert(words.end(), {"--run-dir", request.run_folder.string()});
@@ -105,7 +106,7 @@ std::string pod_script(const JobRequest& request, KubernetesKind kind) {
     script << "export MASTER_ADDR=" << name << "-node-0-0." << name << "\n";
   }
   script << "resume=\n"
-         << "[ ! -s " << run_yaml << " ] || resume=--resume\n"
+         << "[ ! -e " << run_yaml << " ] || resume=--resume\n"
          << "asked=\n"
          << "trap 'asked=yes' TERM\n"
          << "\n"

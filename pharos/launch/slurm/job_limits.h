@@ -1,4 +1,4 @@
-// --time and --signal as sbatch reads them.
+// --time, --signal and --array as sbatch reads them.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,18 @@ namespace pharos::launch::slurm {
 /// UserError for all else.
 std::optional<std::int64_t> parse_time_limit(std::string_view text);
 
-/// Seconds before the time limit at which SLURM sends the signal of "[{R|B}:]SIGNAL[@SECONDS]"; 60 when it does not
-/// say. UserError for all else, and for a signal that SLURM does not know.
-std::int64_t parse_signal(std::string_view text);
+/// "[{R|B}:]SIGNAL[@SECONDS]".
+struct LimitSignal {
+  int number = 0;
+  std::int64_t seconds = 60;  ///< before the time limit
+  bool is_of_shell = false;   ///< B: the batch shell gets it, not the ranks
+};
+
+/// UserError for all else, and for a signal that SLURM does not know.
+LimitSignal parse_signal(std::string_view text);
+
+/// The first task of "FIRST[-LAST[:STEP]],…[%MOST]" of --array. UserError for what sbatch would not take, or would take
+/// for no task at all.
+std::string first_of_array(std::string_view text);
 
 }  // namespace pharos::launch::slurm

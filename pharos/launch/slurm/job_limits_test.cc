@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "pharos/base/error.h"
 
 namespace pharos::launch::slurm {
@@ -21,11 +23,49 @@ TEST(JobLimits, TimesAreReadAsSbatchReadsThem) {
 TEST(JobLimits, SignalsAreReadAsSbatchReadsThem) {
   const struct {
     const char* text;
+    int number;
     std::int64_t seconds;
-  } kCases[] = {{"TERM@120", 120}, {"B:USR1@30", 30}, {"R:SIGTERM", 60}, {"15@0", 0}, {"usr2", 60}};
-  for (const auto& [text, seconds] : kCases) EXPECT_EQ(parse_signal(text), seconds) << text;
+    bool is_of_shell;
+  } kCases[] = {{"TERM@120", SIGTERM, 120, false},
+                {"B:USR1@30", SIGUSR1, 30, true},
+                {"R:SIGTERM", SIGTERM, 60, false},
+                {"15@0", SIGTERM, 0, false},
+                {"usr2", SIGUSR2, 60, false}};
+  for (const auto& [text, number, seconds, is_of_shell] : kCases) {
+    const LimitSignal signal = parse_signal(text);
+    EXPECT_EQ(signal.number, number) << text;
+    EXPECT_EQ(signal.seconds, seconds) << text;
+    EXPECT_EQ(signal.is_of_shell, is_of_shell) << text;
+  }
   for (const char* text : {"", "@120", "TERM@", "TERM@2m", "TERM@70000", "X:TERM", "NOPE@1", "0", "99", "TERM 120"})
     EXPECT_THROW(parse_signal(text), base::UserError) << text;
+}
+
+TEST(JobLimits, ArraysAreReadAsSbatchReadsThem) {
+  for (const auto& [text, first] :
+       {std::pair("1-4", "1"), {"0", "0"}, {"5,1-9:2", "5"}, {"07-9", "7"}, {"3-3:1,8%2", "3"}, {"1,3,5%2", "1"}})
+    EXPECT_EQ(first_of_array(text), first) << text;
+  for (const char* text : {"",
+                           "a",
+                           "-1",
+                           "1-",
+                           "1,",
+                           ",1",
+                           "4-1",
+                           "1-4:0",
+                           "1-4:",
+                           "1%0",
+                           "1%",
+                           "1%2%3",
+                           "1-2-3",
+                           "1:2",
+                           "1 2",
+                           "1-x",
+                           "%2",
+                           "12345678901234567890",
+                           "1-12345678901234567890",
+                           "1%12345678901234567890"})
+    EXPECT_THROW(first_of_array(text), base::UserError) << text;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "pharos/base/error.h"
 #include "pharos/base/text.h"
+#include "pharos/launch/image/image_work.h"
 #include "pharos/launch/slurm/shell_text.h"
 
 namespace pharos::launch::slurm {
@@ -15,6 +16,13 @@ fail() { # WHAT FIX
   printf 'error: %s\n  where: job %s on %s\n  fix: %s\n' "$1" "$job" "$(hostname)" "$2" >&2
   finish 2
 }
+)sh";
+
+constexpr std::string_view kPort = R"sh(
+# A leading zero would make the number an octal one.
+case $MASTER_PORT in
+  0* | *[!0-9]* | ??????*) fail "MASTER_PORT = '$MASTER_PORT' is no port." "Set it to a number up to 65535, or unset it." ;;
+esac
 )sh";
 
 constexpr std::string_view kMaster = R"sh(
@@ -113,8 +121,13 @@ is_running || finish "$code"
 # What counts is progress: starts in a row that saved no further step.
 useful=$(grep -c '"useful_steps":[1-9]' "$run_folder/attempts.jsonl" 2>/dev/null)
 useful_before=0
-[ -z "${SLURM_RESTART_COUNT:-}" ] || read -r _ _ stalls useful_before _ 2>/dev/null <"$run_folder/launch.end"
-if [ "${useful:-0}" -gt "${useful_before:-0}" ]; then stalls=0; else stalls=$((${stalls:-0} + 1)); fi
+# Four words, the last two of them short numbers: anything else in the file counts as nothing, and is never evaluated.
+is_count() { case ${1:-x} in *[!0-9]* | ??????????*) return 1 ;; esac; }
+if [ -n "${SLURM_RESTART_COUNT:-}" ] && read -r _ _ third fourth rest 2>/dev/null <"$run_folder/launch.end" &&
+  [ -z "$rest" ] && is_count "$third" && is_count "$fourth"; then
+  stalls=$((10#$third)) useful_before=$((10#$fourth))
+fi
+if [ "${useful:-0}" -gt "$useful_before" ]; then stalls=0; else stalls=$((stalls + 1)); fi
 if [ "$stalls" -gt "$max_requeues" ]; then
   echo "pharos launch: code $code, no progress in $stalls starts; not requeued (--max-requeues)." >&2
   finish "$code"
@@ -184,9 +197,14 @@ std::string settings(const SlurmRequest& request, bool is_batch) {
   // Jobs, and elements of an array, that get the same first node must not meet each other there.
   text += "MASTER_PORT=${MASTER_PORT:-" + (request.has_port_of_job ? "$((" + port + " + SLURM_JOB_ID % 1000))" : port) +
           "}\n";
-  if (is_array && !request.has_port_of_job)
-    text += "MASTER_PORT=$(((MASTER_PORT - 1024 + SLURM_ARRAY_TASK_ID % 1000) % 64512 + 1024))\n";
   return text;
+}
+
+std::string master_lines(const SlurmRequest& request) {
+  std::string text(kPort);
+  if (!request.array.empty() && !request.has_port_of_job)
+    text += "MASTER_PORT=$(((MASTER_PORT - 1024 + SLURM_ARRAY_TASK_ID % 1000) % 64512 + 1024))\n";
+  return text.append(kMaster);
 }
 
 std::string finish_functions(const SlurmRequest& request, bool is_batch) {
@@ -278,14 +296,12 @@ std::string train_words(const SlurmRequest& request) {
   for (const std::string& word : job.overrides) text += "\n  " + quote(word);
   text += "\n)\n";
   if (!request.array.empty()) text += "overrides=(\"${overrides[@]//%a/$SLURM_ARRAY_TASK_ID}\")\n";
-  std::vector<std::string> options = job.train_options;
-  options.insert(options.begin(), {job.program, "train", job.recipe});
-  text += "train=(" + quote_all({job.program, "train", job.recipe}) + " \"${overrides[@]}\"" +
-          (job.train_options.empty() ? "" : " " + quote_all(job.train_options)) + " --run-dir " +
-          folder_text(request.task_run_folder, request) + ")\n";
+  text += "train=(" + quote_all({job.program, "train", path_word(job.recipe)}) + " \"${overrides[@]}\" ";
+  if (!job.train_options.empty()) text += quote_all(job.train_options) + " ";
+  text += "--run-dir " + folder_text(request.task_run_folder, request) + ")\n";
   return text +
          "# One decision for all ranks: a rank that looks later would see the run that rank 0 has just begun.\n"
-         "if [ -s \"$run_folder/run.yaml\" ]; then train+=(--resume); fi\n";
+         "if [ -e \"$run_folder/run.yaml\" ]; then train+=(--resume); fi\n";
 }
 
 std::string folders(const SlurmRequest& request) {
@@ -298,14 +314,14 @@ std::string folders(const SlurmRequest& request) {
 std::string batch_script(const SlurmRequest& request) {
   std::string text = header(request) + settings(request, true) + finish_functions(request, true);
   text +=
-      std::string(kFail) + folders(request) + std::string(kSignals) + std::string(kTimeLimit) + std::string(kMaster);
+      std::string(kFail) + folders(request) + std::string(kSignals) + std::string(kTimeLimit) + master_lines(request);
   text += task_text(request) + srun_words(request) + train_words(request) + std::string(kWait) + std::string(kEnd);
   return text + (request.is_requeued ? std::string(kRequeue) : "finish \"$code\"\n");
 }
 
 std::string allocation_script(const SlurmRequest& request) {
   std::string text = "#!/bin/bash\n" + settings(request, false) + finish_functions(request, false);
-  text += std::string(kFail) + folders(request) + std::string(kTimeLimit) + std::string(kMaster);
+  text += std::string(kFail) + folders(request) + std::string(kTimeLimit) + master_lines(request);
   text += task_text(request) + srun_words(request) + train_words(request);
   return text + "exec \"${srun[@]}\" bash -c \"$task\" pharos-task \"${train[@]}\"\n";
 }

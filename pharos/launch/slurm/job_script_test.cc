@@ -113,6 +113,68 @@ TEST_F(JobScript, ARunThatIsThereIsContinuedByAllRanks) {
   EXPECT_EQ(words.rfind("<--resume>\n"), words.size() - 11);
 }
 
+TEST_F(JobScript, ARunYamlOfNoBytesIsARunToo) {
+  std::filesystem::create_directories(request.job.run_folder);
+  base::write_file_atomically(request.job.run_folder / "run.yaml", "");
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
+  EXPECT_THAT(content(folder / "train"), HasSubstr("<--resume>\n"));
+}
+
+TEST_F(JobScript, ARecipeIsNoOptionOfTheProgram) {
+  request.job.recipe = "-x.yaml";
+  EXPECT_EQ(run(batch_script(request)).exit_code, 0);
+  EXPECT_THAT(content(folder / "train"), HasSubstr("<train><./-x.yaml><--run-dir>"));
+}
+
+TEST_F(JobScript, APortThatIsNoneIsSaid) {
+  for (const char* port : {"029500", "x", "1 + 1", "a[$(touch $F/evaluated)]", "123456"}) {
+    for (const char* array : {"", "1-2"}) {
+      request.array = array;
+      const base::CommandResult result = run(
+          batch_script(request), {std::string("MASTER_PORT=") + port, "SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=1"});
+      EXPECT_EQ(result.exit_code, 2) << port;
+      EXPECT_THAT(result.output, HasSubstr("MASTER_PORT = '" + std::string(port) + "' is no port")) << array;
+    }
+  }
+}
+
+TEST_F(JobScript, WordsOfADamagedEndAreNotEvaluated) {
+  request.is_requeued = true;
+  request.max_requeues = 0;
+  base::write_file_atomically(folder / "code", "4");
+  std::filesystem::create_directories(request.job.run_folder);
+  base::write_file_atomically(request.job.run_folder / "attempts.jsonl", "{\"useful_steps\":2}\n");
+  const struct {
+    const char* before;
+    bool is_progress;  // one useful attempt is more than the file says
+  } kCases[] = {
+      {"4 7 0 1\n", false},
+      {"4 7 0 01\n", false},
+      {"4 7 0 0\n", true},
+      {"4 7 0 x[$(touch ../evaluated)]\n", true},
+      {"4 7 x[$(touch ../evaluated)] 1\n", true},
+      {"4 7 nothing nothing\n", true},
+      {"4 7 0 -1\n", true},
+      {"4 7 0 99999999999999999999\n", true},
+      {"4 7 0 1 1\n", true},
+      {"4 7 0\n", true},
+      {"4\n", true},
+      {"\n", true},
+      {"", true},
+  };
+  for (const auto& [before, is_progress] : kCases) {
+    base::write_file_atomically(request.job.run_folder / "launch.end", before);
+    std::filesystem::remove(folder / "scontrol");
+    std::filesystem::current_path(request.job.run_folder);
+    const base::CommandResult result = run(batch_script(request), {"SLURM_RESTART_COUNT=1"});
+    std::filesystem::current_path("/");
+    EXPECT_EQ(result.exit_code, 4) << result.output;
+    EXPECT_EQ(content(folder / "scontrol"), is_progress ? "requeue 7\n" : "") << before << result.output;
+    EXPECT_THAT(result.output, Not(HasSubstr("unbound"))) << before;
+    EXPECT_FALSE(std::filesystem::exists(folder / "evaluated")) << before;
+  }
+}
+
 TEST_F(JobScript, NsysStandsBeforeTheRanksThatProfile) {
   request.job.uses_nsys = true;
   request.job.nsys_ranks = {0};

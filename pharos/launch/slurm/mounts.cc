@@ -1,6 +1,8 @@
 #include "pharos/launch/slurm/mounts.h"
 
 #include <algorithm>
+#include <set>
+#include <sstream>
 
 #include "pharos/base/error.h"
 
@@ -22,6 +24,26 @@ std::optional<fs::path> moved(const fs::path& path, const fs::path& from, const 
   return result;
 }
 
+std::vector<std::string> split_flags(const std::string& flags) {
+  std::vector<std::string> words;
+  std::istringstream text(flags);
+  for (std::string word; std::getline(text, word, '+');) words.push_back(word);
+  return words;
+}
+
+/// Mount options of enroot that a bind mount can have.
+bool is_flag(const std::string& word) {
+  static const std::set<std::string_view> kFlags = {
+      "ro",           "rw",         "exec",        "noexec",        "suid",         "nosuid",
+      "dev",          "nodev",      "atime",       "noatime",       "diratime",     "nodiratime",
+      "relatime",     "norelatime", "strictatime", "nostrictatime", "lazytime",     "nolazytime",
+      "sync",         "async",      "dirsync",     "bind",          "rbind",        "private",
+      "rprivate",     "shared",     "rshared",     "slave",         "rslave",       "unbindable",
+      "runbindable",  "nofail",     "silent",      "loud",          "x-create=dir", "x-create=file",
+      "x-create=auto"};
+  return kFlags.contains(word);
+}
+
 [[noreturn]] void refuse(std::string_view entry, const std::string& why) {
   throw base::UserError({.what = "The mount '" + std::string(entry) + "' cannot be read: " + why + ".",
                          .where = "--mounts or $MOUNT",
@@ -40,6 +62,11 @@ Mount parse_mount(std::string_view entry, const fs::path& folder) {
   mount.target = parts.size() > 1 ? normal(parts[1]) : mount.source;
   if (!mount.target.is_absolute()) refuse(entry, "the target is not an absolute path");
   if (parts.size() > 2) mount.flags = parts[2];
+  for (const std::string& word : split_flags(mount.flags)) {
+    if (!is_flag(word))
+      refuse(entry, "there is no flag '" + word +
+                        "'; there are ro and rw, and the mount options of enroot with + between them");
+  }
   if (mount.text().find(',') != std::string::npos || mount.source.string().find(':') != std::string::npos) {
     throw base::UserError({.what = "The mount of '" + mount.source.string() + "' has a comma or colon in a name.",
                            .where = "--mounts or $MOUNT",
@@ -52,6 +79,12 @@ Mount parse_mount(std::string_view entry, const fs::path& folder) {
 }  // namespace
 
 std::string Mount::text() const { return source.string() + ":" + target.string() + (flags.empty() ? "" : ":" + flags); }
+
+bool Mount::is_read_only() const {
+  bool result = false;
+  for (const std::string& word : split_flags(flags)) result = word == "ro" || (result && word != "rw");
+  return result;
+}
 
 std::vector<Mount> parse_mounts(std::string_view text, const fs::path& folder) {
   std::vector<Mount> mounts;
@@ -82,15 +115,18 @@ std::optional<fs::path> ContainerView::in_container(const fs::path& host_path) c
 }
 
 std::optional<fs::path> ContainerView::on_host(const fs::path& container_path) const {
-  if (container_path.is_relative() && work_folder_.empty()) return std::nullopt;
+  const Mount* mount = mount_of(container_path);
+  if (mount == nullptr) return std::nullopt;
+  return moved(normal(work_folder_ / container_path), mount->target, mount->source);
+}
+
+const Mount* ContainerView::mount_of(const fs::path& container_path) const {
+  if (container_path.is_relative() && work_folder_.empty()) return nullptr;
   const fs::path path = normal(work_folder_ / container_path);
-  std::optional<fs::path> found;
-  std::size_t longest = 0;
+  const Mount* found = nullptr;
   for (const Mount& mount : mounts_) {
-    const auto candidate = moved(path, mount.target, mount.source);
-    if (!candidate || mount.target.native().size() < longest) continue;
-    longest = mount.target.native().size();
-    found = candidate;
+    if (!moved(path, mount.target, mount.source)) continue;
+    if (found == nullptr || mount.target.native().size() >= found->target.native().size()) found = &mount;
   }
   return found;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -202,6 +203,26 @@ void check_recipe_path(const std::string& recipe, const ContainerView& view, Pro
                       .fix = fix});
 }
 
+std::optional<fs::path> check_run_folder(const fs::path& folder, const ContainerView& view, Problems& problems) {
+  const auto inside = view.in_container(folder);
+  if (inside && !view.mount_of(*inside)->is_read_only()) return inside;
+  const std::string parent = folder.parent_path().string();
+  if (inside) {
+    problems.push_back({.what = "The run folder '" + folder.string() + "' cannot be written inside the container.",
+                        .where = "--run-dir",
+                        .why = "The mount " + view.mount_of(*inside)->text() + " is for reading only.",
+                        .fix = "Mount it with rw, or choose a folder below another mount."});
+    return std::nullopt;
+  }
+  problems.push_back({.what = "The run folder '" + folder.string() + "' is not visible inside the container.",
+                      .where = "--run-dir",
+                      .why = "What the ranks write there would be lost with the container.",
+                      .fix = "Add the mount " + parent + ":" + parent +
+                             " to --mounts or $MOUNT, or choose a folder "
+                             "below one of the mounts."});
+  return std::nullopt;
+}
+
 void check_limits(const SlurmRequest& request, Problems& problems) {
   const auto collect = [&problems](const auto& action) {
     try {
@@ -212,7 +233,7 @@ void check_limits(const SlurmRequest& request, Problems& problems) {
   };
   std::optional<std::int64_t> limit, signal;
   if (!request.time.empty()) collect([&] { limit = parse_time_limit(request.time); });
-  if (!request.signal.empty()) collect([&] { signal = parse_signal(request.signal); });
+  if (!request.signal.empty()) collect([&] { signal = parse_signal(request.signal).seconds; });
   if (!limit || !signal || *limit > *signal) return;
   problems.push_back(
       {.what = "--time " + request.time + " is " + std::to_string(*limit) + " s; --signal " + request.signal +
@@ -220,6 +241,40 @@ void check_limits(const SlurmRequest& request, Problems& problems) {
        .where = "--time, --signal",
        .why = "The ranks would be told to leave as soon as they start.",
        .fix = "Give the job more time, or fewer seconds to save: --signal TERM@" + std::to_string(*limit / 4) + "."});
+}
+
+void check_signal(const SlurmRequest& request, const config::ResolvedConfig& resolved, Problems& problems,
+                  std::vector<std::string>& notes) {
+  if (request.signal.empty()) return;
+  LimitSignal signal;
+  try {
+    signal = parse_signal(request.signal);
+  } catch (const base::UserError&) {
+    return;  // check_limits says so
+  }
+  static constexpr int kNumbers[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};  // of config::ExitSignal
+  const config::TrainConfig& train = resolved.config.train;
+  const bool has_handler = train.exit_signal_handler;
+  const bool is_term = signal.number == SIGTERM;
+  if (has_handler &&
+      (is_term || (!signal.is_of_shell && signal.number == kNumbers[static_cast<int>(train.exit_signal)])))
+    return;
+  if (signal.number == SIGINT && !signal.is_of_shell) return;
+  const std::string what = "The ranks do not save on the signal of --signal " + request.signal + ".";
+  std::string why = "They save on SIGINT, SIGTERM and train.exit_signal.";
+  if (signal.is_of_shell) why = "The batch shell passes on SIGTERM alone.";
+  if (!has_handler) why = resolved.describe("train.exit_signal_handler") + ": they save on SIGINT alone.";
+  why += " The steps since the last save would be lost at each time limit.";
+  if (is_term && !request.is_requeued && !request.is_chained) {
+    notes.push_back(what + " " + why);
+    return;
+  }
+  problems.push_back({.what = what,
+                      .where = "--signal",
+                      .why = why,
+                      .fix = has_handler ? "Take --signal TERM@120; for SIGUSR1, SIGUSR2 or SIGHUP also set "
+                                           "train.exit_signal, for example train.exit_signal=SIGUSR1."
+                                         : "Leave train.exit_signal_handler on, or take --signal INT@120."});
 }
 
 void check_cluster(const SlurmRequest& request, const ClusterFacts& facts, double memory_bytes, Problems& problems) {

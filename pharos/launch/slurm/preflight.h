@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +33,17 @@ bool check_paths(const config::ResolvedConfig& resolved, const ContainerView* vi
 /// A recipe that is given as a file is shown to the tasks under the same name.
 void check_recipe_path(const std::string& recipe, const ContainerView& view, Problems& problems);
 
+/// Where the tasks see the run folder `folder` of this machine; nullopt: no mount that can be written shows it.
+std::optional<std::filesystem::path> check_run_folder(const std::filesystem::path& folder, const ContainerView& view,
+                                                      Problems& problems);
+
 /// --time and --signal are what SLURM can read, and the signal comes after the start. Needs no SLURM.
 void check_limits(const SlurmRequest& request, Problems& problems);
+
+/// The ranks of `resolved` save on the signal of --signal. Where that is the default and only train.exit_signal_handler
+/// is off, a job that does not come back gets one of `notes` instead.
+void check_signal(const SlurmRequest& request, const config::ResolvedConfig& resolved, Problems& problems,
+                  std::vector<std::string>& notes);
 
 /// The partition is there, allows the time, and has nodes of that number, CPUs, GPUs and memory; --mpi and pyxis are
 /// known to srun. memory_bytes: what the ranks of a node need of the machine's memory; 0: unknown.

@@ -34,6 +34,8 @@ TEST(Mounts, AreReadAsPyxisReadsThem) {
   EXPECT_THAT(parse_mounts("", "/"), IsEmpty());
   EXPECT_THROW(parse_mounts(":/x", "/"), base::UserError);
   EXPECT_THROW(parse_mounts("/x:y", "/"), base::UserError);
+  for (const char* flags : {"r0", "RO", "ro+x", "ro++rw", "ro:rw", "ro;rw"})
+    EXPECT_THROW(parse_mounts(std::string("/x:/y:") + flags, "/"), base::UserError) << flags;
 }
 
 TEST(Mounts, GiveAPathItsNameOnTheOtherSide) {
@@ -247,6 +249,62 @@ TEST_F(Preflight, FindsLimitsThatSlurmWouldNotTake) {
     check_cluster(request, facts, 0, problems);
     EXPECT_EQ(whats(problems), item.problems) << item.time;
   }
+}
+
+TEST_F(Preflight, FindsASignalThatNoRankSavesOn) {
+  const struct {
+    const char* signal;
+    bool has_handler;
+    config::ExitSignal exit_signal;
+    bool comes_back;
+    int num_problems, num_notes;
+  } kCases[] = {
+      {"TERM@120", true, config::ExitSignal::kTerm, true, 0, 0},
+      {"B:15@120", true, config::ExitSignal::kTerm, true, 0, 0},
+      {"INT@120", false, config::ExitSignal::kTerm, true, 0, 0},
+      {"", false, config::ExitSignal::kTerm, true, 0, 0},
+      {"USR1@120", true, config::ExitSignal::kUsr1, false, 0, 0},
+      {"R:SIGHUP@120", true, config::ExitSignal::kHup, false, 0, 0},
+      {"USR1@120", true, config::ExitSignal::kTerm, false, 1, 0},
+      {"USR2@120", true, config::ExitSignal::kUsr1, false, 1, 0},
+      {"USR1@120", false, config::ExitSignal::kUsr1, false, 1, 0},
+      {"KILL@120", true, config::ExitSignal::kTerm, false, 1, 0},
+      {"B:USR1@120", true, config::ExitSignal::kUsr1, false, 1, 0},
+      {"B:INT@120", true, config::ExitSignal::kTerm, false, 1, 0},
+      {"TERM@120", false, config::ExitSignal::kTerm, true, 1, 0},
+      {"TERM@120", false, config::ExitSignal::kTerm, false, 0, 1},
+  };
+  for (const auto& item : kCases) {
+    for (const bool is_chained : {true, false}) {
+      request.signal = item.signal;
+      request.is_requeued = item.comes_back && !is_chained;
+      request.is_chained = item.comes_back && is_chained;
+      config::ResolvedConfig resolved;
+      resolved.config.train.exit_signal_handler = item.has_handler;
+      resolved.config.train.exit_signal = item.exit_signal;
+      problems.clear();
+      std::vector<std::string> notes;
+      check_signal(request, resolved, problems, notes);
+      EXPECT_EQ(problems.size(), static_cast<std::size_t>(item.num_problems)) << item.signal;
+      EXPECT_EQ(notes.size(), static_cast<std::size_t>(item.num_notes)) << item.signal;
+      if (!problems.empty()) {
+        EXPECT_THAT(problems[0].what, HasSubstr(std::string("--signal ") + item.signal));
+        EXPECT_THAT(problems[0].fix, HasSubstr(item.has_handler ? "TERM@120" : "INT@120"));
+      }
+    }
+  }
+}
+
+TEST_F(Preflight, FindsARunFolderThatCannotBeWritten) {
+  const ContainerView view(parse_mounts("/d:/d:ro,/d/own:/d/own,/e:/f:rprivate+ro,/g:/g:ro+rw", "/"), "/d");
+  EXPECT_EQ(check_run_folder("/d/own/r", view, problems), "/d/own/r");
+  EXPECT_EQ(check_run_folder("/g/r", view, problems), "/g/r");
+  EXPECT_THAT(problems, IsEmpty());
+  for (const char* path : {"/d/r", "/e/r", "/h/r"}) EXPECT_EQ(check_run_folder(path, view, problems), std::nullopt);
+  EXPECT_THAT(whats(problems), ElementsAre("The run folder '/d/r' cannot be written inside the container.",
+                                           "The run folder '/e/r' cannot be written inside the container.",
+                                           "The run folder '/h/r' is not visible inside the container."));
+  EXPECT_EQ(problems[1].why, "The mount /e:/f:rprivate+ro is for reading only.");
 }
 
 TEST_F(Preflight, FindsARecipeFileThatTasksCannotSee) {

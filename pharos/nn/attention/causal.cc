@@ -260,7 +260,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
                             const at::Tensor& given_value, double scale) {
     const at::Tensor query = with_contiguous_rows(given_query), key = with_contiguous_rows(given_key),
                      value = with_contiguous_rows(given_value);
-    const at::Tensor output = by_token(value, false);
+    at::Tensor output = by_token(value, false);
     const at::Tensor log_of_sum = at::empty({query.size(0), query.size(1), query.size(2)}, query.options());
     const Shape shape = shape_of(query, value);
     auto* logs = log_of_sum.mutable_data_ptr<float>();

@@ -7,7 +7,10 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "pharos/base/error.h"
 #include "pharos/base/file.h"
@@ -163,6 +166,22 @@ TEST_F(FolderTest, DefaultNamesDoNotCollide) {
   EXPECT_THAT(first.string(), MatchesRegex(R"(runs/quickstart-2023111.-......)"));
   base::make_directories(first);
   EXPECT_EQ(default_run_folder("quickstart", 1'700'000'000'000'000'000).string(), first.string() + "-2");
+  // Many at once: each has its own.
+  std::mutex mutex;
+  std::set<std::string> made;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&] {
+        const auto path = make_default_run_folder("quickstart", 1'700'000'000'000'000'000);
+        const std::lock_guard lock(mutex);
+        made.insert(path.string());
+      });
+    }
+  }
+  EXPECT_EQ(made.size(), 8U);
+  EXPECT_FALSE(made.contains(first.string()));
+  for (const std::string& path : made) EXPECT_TRUE(std::filesystem::is_directory(path)) << path;
   std::filesystem::current_path(previous);
 }
 
