@@ -24,6 +24,7 @@
 #include "pharos/cli/doctor/job_checks.h"
 #include "pharos/cli/exit_status.h"
 #include "pharos/cli/integer_option.h"
+#include "pharos/cli/text_option.h"
 #include "pharos/comm/rank_environment.h"
 #include "pharos/config/recipe/recipe.h"
 #include "pharos/launch/doctor/bounded.h"
@@ -52,12 +53,6 @@ std::string temporary_folder(const lens::Environment& environment) {
     if (const auto folder = environment.get_nonempty(name)) return *folder;
   }
   return "/tmp";
-}
-
-/// What a script puts in with an unset variable.
-CLI::Validator not_empty() {
-  return {[](const std::string& text) -> std::string { return text.empty() ? "its value is empty" : ""; }, "",
-          "not empty"};
 }
 
 std::chrono::milliseconds milliseconds_until(std::int64_t deadline_ns) {
@@ -270,9 +265,9 @@ void add_options_of_checks(CLI::App& command, DoctorArguments& arguments) {
   command
       .add_option("--shared", arguments.shared_folder,
                   "Folder that all nodes share: its speed, and that it is the same")
-      ->check(not_empty());
+      ->check(filled_text());
   command.add_option("--run-dir", arguments.run_folder, "Folder of the run, whose disk is looked at")
-      ->check(not_empty())
+      ->check(filled_text())
       ->capture_default_str();
   command.add_option("--profile", arguments.profile,
                      "With the variables that pharos launch sets: efa, ib or tcp (default: as the environment is)");
@@ -308,7 +303,7 @@ void add_doctor_command(CLI::App& app) {
   CLI::Option* nproc = command->add_option("--nproc", arguments->num_ranks, "Start so many ranks on this machine")
                            ->check(whole_number<std::int64_t>(1, 4096));
   command->add_option("--json", arguments->json_path, "Write the findings as JSON to a file, or with - to the output")
-      ->check(not_empty());
+      ->check(filled_text());
   CLI::Option* log =
       command->add_option("--log", arguments->logs, "Logs of NCCL to judge (NCCL_DEBUG=INFO), nothing else")
           ->excludes(nproc);
