@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "pharos/nn/kernels.h"
+#include "pharos/nn/kernels/kernels.h"
 
 namespace pharos::nn {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "pharos/base/error.h"
-#include "pharos/nn/kernels.h"
+#include "pharos/nn/kernels/kernels.h"
 
 namespace pharos::nn {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "pharos/nn/attention.h"
 #include "pharos/nn/embedding.h"
-#include "pharos/nn/kernels.h"
+#include "pharos/nn/kernels/kernels.h"
 #include "pharos/nn/linear.h"
 #include "pharos/nn/loss.h"
 #include "pharos/nn/mlp.h"

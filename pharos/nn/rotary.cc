@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "pharos/base/error.h"
-#include "pharos/nn/kernels.h"
+#include "pharos/nn/kernels/kernels.h"
 
 namespace pharos::nn {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "pharos/base/error.h"
-#include "pharos/nn/kernels.h"
-#include "pharos/nn/vector_loops.h"
+#include "pharos/nn/kernels/kernels.h"
+#include "pharos/nn/kernels/vector_loops.h"
 
 // Blocks lie with a row for each key and a column for each query: what is known of a query (maximum, sum, …) is then a
 // row of numbers, and every loop over a block runs along it without a reduction. All products read rows as they lie,

@@ -1,4 +1,4 @@
-#include "pharos/nn/kernels.h"
+#include "pharos/nn/kernels/kernels.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "pharos/nn/vector_loops.h"
+#include "pharos/nn/kernels/vector_loops.h"
 
 namespace pharos::nn::kernels {
 namespace {
