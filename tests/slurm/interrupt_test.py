@@ -26,6 +26,7 @@ class Interrupted(SlurmTest):
         """SLURM lets a requeued job wait for two minutes. Within seconds of the requeue its nodes would refuse it: they have just
         revoked its credential."""
         self.cluster.wait_job(job, "PENDING", condition=lambda fields: fields["Restarts"] == restarts)
+        self.cluster.wait_gone(job)
         self.cluster.command("scontrol", "update", f"jobid={job}", "starttime=now+3")
 
     def test_cancelled(self):

@@ -243,6 +243,13 @@ class SlurmCluster:
         for pid in ranks:
             kill(pid)
 
+    def wait_gone(self, job):
+        """Until no node runs a step of the job: SLURM may start a requeued job while the last one's are still ending, and such a
+        start can hang."""
+        steps = lambda: [entry for entry in pathlib.Path("/proc").iterdir()
+                         if entry.name.isdigit() and command_of(entry.name).startswith(f"slurmstepd: [{job}.")]  # fmt: skip
+        wait_until(lambda: not steps(), f"end of the steps of job {job}", details=self.logs)
+
     def wait_idle(self, *nodes):
         wait_until(lambda: {self.node_states().get(name) for name in nodes or self.nodes} == {"idle"}, "idle nodes", START_S, self.logs)
 

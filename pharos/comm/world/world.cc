@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <map>
 #include <numeric>
@@ -44,6 +45,12 @@ std::shared_ptr<gloo::transport::Device> make_device(const RankEnvironment& envi
     if (auto outer = first_outer_address(); !outer.empty()) chosen = std::move(outer);
   }
   return c10d::ProcessGroupGloo::createDeviceForHostname(chosen);
+}
+
+/// Gloo writes to its sockets as to files: a peer that is gone must be an error of the call, not the end of this process.
+void ignore_broken_pipes() {
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
 std::vector<std::int64_t> all_ranks(std::int64_t world_size) {
@@ -162,6 +169,7 @@ World::World(const RankEnvironment& environment, const WorldOptions& options) : 
   }
   auto meeting = meet(environment, options.rendezvous_timeout);
   state_->store = std::move(meeting.store);
+  ignore_broken_pipes();
   state_->device = make_device(environment, meeting.local_address);
 }
 
