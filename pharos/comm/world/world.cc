@@ -47,7 +47,8 @@ std::shared_ptr<gloo::transport::Device> make_device(const RankEnvironment& envi
   return c10d::ProcessGroupGloo::createDeviceForHostname(chosen);
 }
 
-/// Gloo writes to its sockets as to files: a peer that is gone must be an error of the call, not the end of this process.
+/// Gloo writes to its sockets as to files: a peer that is gone must be an error of the call, not the end of this
+/// process.
 void ignore_broken_pipes() {
   struct sigaction action {};
   if (::sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
