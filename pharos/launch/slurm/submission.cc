@@ -28,8 +28,7 @@ std::string remedy_for(const std::string& message) {
   } kRemedies[] = {
       {"accounting/qos policy",
        "Wait until some of your jobs have ended if you have as many as you may submit; else ask for fewer nodes or "
-       "less "
-       "--time. `sacctmgr show assoc where user=$USER` and `sacctmgr show qos` show the limits."},
+       "less --time. `sacctmgr show assoc where user=$USER` and `sacctmgr show qos` show the limits."},
       {"temporarily unable to accept", "Wait until some jobs have ended: SLURM holds as many as it can."},
       {"account", "Name an account of yours with --account, and a partition it may use."},
       {"time limit", "Ask for less with --time, or for another --partition (sinfo -o '%P %l' shows their limits)."},

@@ -63,8 +63,7 @@ void transpose(const float* source, std::int64_t source_stride, std::int64_t row
   }
 }
 
-/// Columns before this see row `key` of the block at all. `diagonal`: index of the first query less that of the first
-/// key.
+/// The first column that sees this row of a block. `diagonal`: index of the first query less that of the first key.
 std::int64_t first_column(std::int64_t row, std::int64_t diagonal) { return std::max<std::int64_t>(0, row - diagonal); }
 
 PHAROS_VECTOR_CLONES
@@ -216,7 +215,6 @@ struct BackwardHead {
       }
       for_each_key_block(first, count, [&](std::int64_t first_key, std::int64_t keys, std::int64_t diagonal) {
         const Rows scores{probabilities.data(), kQueries}, grads{score_grads.data(), kQueries};
-        // Rows from the first query on are met for the first time.
         multiply(keys, kQueries, width, {in.key.at(first_key), in.key.stride}, {queries.data(), kQueries}, false,
                  scores);
         exponentials(scores.data, keys, diagonal, shift.data(), unused.data());
