@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PHAROS = ROOT / "build" / "release" / "pharos"
 RESULTS = ROOT / "bench" / "results"
 THREADS = 2
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests/receivers")]  # what benchmarks share with the tests
 
 
 @dataclasses.dataclass

@@ -15,8 +15,8 @@ RATE, SECONDS, THREADS = 100_000, 10, 4
 
 def measure():
     rows, bounds, details = [], [], {}
-    with receiver.blackhole() as (grpc, http):
-        for protocol, port in (("grpc", grpc), ("http/protobuf", http)):
+    with receiver.blackhole() as ports:
+        for protocol, port in ports.items():
             for compression in ("none", "gzip"):
                 os.environ |= {
                     "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",

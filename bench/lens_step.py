@@ -26,8 +26,8 @@ def step_times(overrides):
 
 def measure():
     off, on, ratios = [], [], []
-    with receiver.blackhole() as (grpc, _):
-        os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{grpc}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    with receiver.blackhole() as ports:
+        os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{ports['grpc']}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
         for _ in range(ROUNDS):
             off_now, on_now = step_times(OFF), step_times(ON)
             ratios.append(common.median(on_now) / common.median(off_now))

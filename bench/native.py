@@ -1,7 +1,6 @@
 """Runs the Google Benchmark programs (bench/programs/*_bench.cc) and keeps their results."""
 
 import json
-import sys
 
 import common
 

@@ -8,24 +8,18 @@ import datetime
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 
 import common
+from free_ports import free_port
 
 ROUNDS, STEPS, WARM_UP, RANKS = 3, 5, 2, 2
 DATA = common.ROOT / "data" / "quickstart"
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 BUCKETS = ("ddp.overlap_grad_reduce=true", "ddp.bucket_size=6000000")
 FINISH, BACKWARD, STEP = "megatron.grad_sync.finish", "megatron.microbatch.backward", "megatron.train.iteration"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def environment(**variables):

@@ -17,8 +17,9 @@ import unittest
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes are wanted here
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "receivers"))
 from certificates import make_certificates
+from free_ports import free_port
 from otlp_sink import Sink
-from rotel_agent import free_port, running_rotel
+from rotel_agent import running_rotel
 
 PROBE = os.environ.get("OTLP_PROBE", "build/release/modules/lens/otlp_probe")
 ALL = ("--spans", "4", "--points", "4", "--logs", "3")

@@ -4,11 +4,11 @@ verdict for all."""
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import unittest
 
+from free_ports import free_port
 from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run
 
 FIXED_BATCH = "train.rampup_batch_size=null"
@@ -97,9 +97,7 @@ class Spans(ProgramTest):
 class Verdicts(ProgramTest):
     def ranks(self, folder, *overrides, other=None, world_size=2):
         """Ranks started by hand, `other` given to the last one only; [(code, output)]."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         processes = []
         for rank in range(world_size):
             environment = os.environ | {

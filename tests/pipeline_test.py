@@ -6,7 +6,7 @@ import os
 import subprocess
 import unittest
 
-from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run
+from pharos_program import PROGRAM, RECIPE, ProgramTest, run
 
 FIXED_BATCH = "train.rampup_batch_size=null"
 LOSS_TOLERANCE = 2e-6  # relative, fp32: the same sums in another order

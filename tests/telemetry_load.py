@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import tempfile
 
@@ -61,8 +60,3 @@ def read_ring(folder):
 
 def endpoint(sink, protocol="http/protobuf", scheme="http"):
     return f"{scheme}://127.0.0.1:{sink.grpc_port if protocol == 'grpc' else sink.http_port}"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]

@@ -22,8 +22,9 @@ import unittest
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes are wanted here
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "receivers"))
 from certificates import make_certificates
+from free_ports import free_port
 from otlp_sink import Sink
-from telemetry_load import AMOUNT, LOAD, PATIENCE, PROTOCOLS, SIGNALS, Outcome, arguments_of, clean_environment, enabled, endpoint, free_port, load, read_ring
+from telemetry_load import AMOUNT, LOAD, PATIENCE, PROTOCOLS, SIGNALS, Outcome, arguments_of, clean_environment, enabled, endpoint, load, read_ring
 
 
 def accepted_items(sink):

@@ -11,8 +11,9 @@ import unittest
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes are wanted here
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "receivers"))
 import pharos_program
+from free_ports import free_port
 from otlp_sink import Sink
-from telemetry_load import clean_environment, enabled, endpoint, free_port, read_ring
+from telemetry_load import clean_environment, enabled, endpoint, read_ring
 
 
 class Trainer(pharos_program.ProgramTest):

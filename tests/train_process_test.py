@@ -1,6 +1,5 @@
 """`pharos train` as a process: what it leaves behind, how it ends, and that killing it loses nothing."""
 
-import json
 import os
 import pathlib
 import pty

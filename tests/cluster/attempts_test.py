@@ -11,6 +11,7 @@ import subprocess
 import time
 import unittest
 
+from free_ports import free_port
 from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run
 
 FIXED_BATCH = "train.rampup_batch_size=null"
@@ -183,9 +184,7 @@ class Signals(AttemptsTest):
 
     def test_before_the_ranks_have_met(self):
         """Each rank waits for one that never comes."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = str(free_port())
         for rank in ("0", "1"):
             with self.subTest(rank=rank):
                 variables = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

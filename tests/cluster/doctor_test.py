@@ -6,24 +6,18 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 import unittest
 
+from free_ports import free_port
 from pharos_program import PROGRAM, run
 
 LOGS = pathlib.Path(__file__).resolve().parent.parent / "data" / "doctor"
 FAKE_DRIVER = os.environ.get("FAKE_DRIVER", str(pathlib.Path(PROGRAM).parent / "tests/libfake_driver.so"))
 FAST = ("--device", "cpu")
 PATIENT = ("--timeout", "280", "--check-timeout", "120")  # a busy machine is no finding
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def environment(**variables):

@@ -4,7 +4,6 @@ and the Debian image for the CPU, which is built, looked into and run.
 The CPU image needs root or user namespaces, mmdebstrap, squashfs-tools and a Debian mirror (tools/packages-test.txt)."""
 
 import json
-import os
 import pathlib
 import re
 import shutil

@@ -6,7 +6,6 @@ nothing outlives it, and two tests at once do not meet."""
 
 import os
 import pathlib
-import random
 import re
 import signal
 import socket
@@ -14,6 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+
+from free_ports import free_ports  # noqa: E402
 
 NODES = ("n1", "n2")
 START_S = 60  # for a daemon that does not come up, or a job that never reaches its state: the test fails then
@@ -67,23 +70,6 @@ def run_in_namespaces(variables=None):
         sys.exit(f"tests/slurm need root that may make namespaces (CAP_SYS_ADMIN): {probe.stderr.strip()}")
     os.execvpe(command[0], [*command, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, *sys.argv],
                os.environ | {INSIDE: "1"} | (variables or {}))
-
-
-def free_ports(number):
-    """Ports below those that the kernel gives to connections, so that none is taken before its daemon listens."""
-    sockets, ports = [], []
-    while len(ports) < number:
-        candidate = socket.socket()
-        try:
-            candidate.bind(("0.0.0.0", random.randint(20000, 32000)))
-        except OSError:
-            candidate.close()
-            continue
-        sockets.append(candidate)
-        ports.append(candidate.getsockname()[1])
-    for candidate in sockets:
-        candidate.close()
-    return ports
 
 
 def wait_until(condition, what, seconds=JOB_S, details=lambda: ""):

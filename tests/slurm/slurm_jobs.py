@@ -4,12 +4,11 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from slurm_cluster import SlurmCluster, wait_until  # first: it makes the next ones found
 
-from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run  # noqa: E402,F401
-from slurm_cluster import SlurmCluster, free_ports, wait_until  # noqa: E402
+from free_ports import free_port
+from pharos_program import PROGRAM, RECIPE, ProgramTest, losses, run  # noqa: F401
 
 FIXED_BATCH = "train.rampup_batch_size=null"  # the ramp of the recipe does not divide over two ranks
 # Steps without end, each at most a few hundredths of a second.
@@ -30,7 +29,7 @@ def num_steps(folder):
 
 def own_port():
     """All nodes, and other tests, share the ports of this machine."""
-    return {"MASTER_PORT": str(free_ports(1)[0])}
+    return {"MASTER_PORT": str(free_port())}
 
 
 def container_variables(folder):
