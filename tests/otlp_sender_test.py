@@ -25,6 +25,8 @@ PROBE = os.environ.get("OTLP_PROBE", "build/release/modules/lens/otlp_probe")
 ALL = ("--spans", "4", "--points", "4", "--logs", "3")
 SPANS = ("--spans", "4")
 PROTOCOLS = ("grpc", "http/protobuf")
+PATIENCE_MS = 60000  # where the time allowed is not what is tested
+SLACK_S = 5  # of a busy machine; what must not be waited for takes longer
 
 
 def probe_environment(settings):
@@ -142,7 +144,8 @@ class HealthyReceiver(SenderTest):
     def test_many_requests_at_once(self):
         def check(protocol):
             sink = self.sink()
-            lines = send(*ALL, "--requests", "20", ENDPOINT=endpoint(sink, protocol), PROTOCOL=protocol, COMPRESSION="gzip")
+            where = {"ENDPOINT": endpoint(sink, protocol), "PROTOCOL": protocol}
+            lines = send(*ALL, "--requests", "20", COMPRESSION="gzip", TIMEOUT=PATIENCE_MS, **where)
             self.assertEqual(sum(line["accepted"] for line in lines), 220, lines)
             self.assertEqual(sink.findings(), [])
             self.assertEqual(len(sink.requests()), 60)  # none was sent twice
@@ -160,7 +163,7 @@ class FaultyReceiver(SenderTest):
             ("status=502", {}, 0.8),
             ("reset", {}, 0.8),
             ("truncate", {}, 0.8),
-            ("delay=3", {"TIMEOUT": "4000"}, 2.0),  # the first try may take half of the time
+            ("delay=6", {"TIMEOUT": "10000"}, 5.0),  # the first try may take half of the time
         ]
 
         def check(protocol, fault, settings, least_seconds):
@@ -204,25 +207,26 @@ class FaultyReceiver(SenderTest):
 
     def test_giving_up(self):
         def absent(protocol):
-            (outcome,) = send(*SPANS, ENDPOINT=f"http://127.0.0.1:{free_port()}", PROTOCOL=protocol, TIMEOUT=1500)
-            self.assert_counts(outcome, failed=4, message="gave up after 2 tries")
-            self.assertLess(outcome["seconds"], 2)
+            (outcome,) = send(*SPANS, ENDPOINT=f"http://127.0.0.1:{free_port()}", PROTOCOL=protocol, TIMEOUT=4000)
+            self.assert_counts(outcome, failed=4)
+            self.assertRegex(outcome["message"], "gave up after [2-9] tries")
+            self.assertLess(outcome["seconds"], 4 + SLACK_S)
 
         def unknown_host(protocol):
             (outcome,) = send(*SPANS, ENDPOINT="http://no-such-host.invalid:4317", PROTOCOL=protocol, TIMEOUT=1500)
             self.assert_counts(outcome, failed=4, message="gave up after")
-            self.assertLess(outcome["seconds"], 2)
+            self.assertLess(outcome["seconds"], 1.5 + SLACK_S)
 
         def slow(protocol):
-            outcome = self.send_spans(self.sink("delay=3"), protocol, TIMEOUT=1000)
+            outcome = self.send_spans(self.sink("delay=8"), protocol, TIMEOUT=1000)
             self.assert_counts(outcome, failed=4, message="gave up after 1 try")
-            self.assertLess(outcome["seconds"], 1.5)
+            self.assertLess(outcome["seconds"], 1 + SLACK_S)
 
         def long_wait(protocol):
             sink = self.sink("status=503,retry_after=600")
             outcome = self.send_spans(sink, protocol)
             self.assert_counts(outcome, failed=4, message="asks to wait for 600.0 s")
-            self.assertLess(outcome["seconds"], 2)
+            self.assertLess(outcome["seconds"], SLACK_S)
 
         for function in (absent, unknown_host, slow, long_wait):
             with self.subTest(function.__name__):
@@ -230,7 +234,7 @@ class FaultyReceiver(SenderTest):
 
     def test_cancel_ends_everything(self):
         def check(protocol):
-            sink = self.sink("delay=4,count=1,signal=traces", "status=503,signal=logs")  # one under way, one waiting
+            sink = self.sink("delay=8,count=1,signal=traces", "status=503,signal=logs")  # one under way, one waiting
             lines = send(
                 *ALL, "--cancel-after-ms", "300", ENDPOINT=endpoint(sink, protocol), PROTOCOL=protocol
             )
@@ -238,7 +242,7 @@ class FaultyReceiver(SenderTest):
             self.assert_counts(outcomes["metrics"], accepted=4)
             self.assert_counts(outcomes["traces"], failed=4, message="cancelled after")
             self.assert_counts(outcomes["logs"], failed=3, message="cancelled after")
-            self.assertLess(outcomes["traces"]["seconds"], 2)
+            self.assertLess(outcomes["traces"]["seconds"], 0.3 + SLACK_S)
 
         self.each_protocol(check)
 
@@ -289,7 +293,7 @@ class Tls(SenderTest):
             ):
                 (outcome,) = self.send_tls(sink, protocol, TIMEOUT=1500, **bad)
                 self.assert_counts(outcome, failed=4)
-                self.assertLess(outcome["seconds"], 2)
+                self.assertLess(outcome["seconds"], 1.5 + SLACK_S)
 
     def test_many_requests_share_a_connection(self):
         sink = self.tls_sink()
@@ -303,7 +307,7 @@ class Tls(SenderTest):
             for settings in ({"CERTIFICATE": "stranger.pem"}, {}):
                 (outcome,) = self.send_tls(sink, protocol, **settings)
                 self.assert_counts(outcome, failed=4, message="TLS: SSL certificate problem")
-                self.assertLess(outcome["seconds"], 2)
+                self.assertLess(outcome["seconds"], SLACK_S)
         self.assertEqual(sink.requests(), [])
 
     def test_tls_to_a_receiver_without(self):
@@ -325,7 +329,8 @@ class ThirdParty(SenderTest):
                 for compression in ("none", "gzip"):
                     with self.subTest(protocol, compression=compression):
                         behind.reset()
-                        lines = send(*ALL, ENDPOINT=f"http://127.0.0.1:{port}", PROTOCOL=protocol, COMPRESSION=compression)
+                        where = {"ENDPOINT": f"http://127.0.0.1:{port}", "PROTOCOL": protocol}
+                        lines = send(*ALL, COMPRESSION=compression, TIMEOUT=PATIENCE_MS, **where)
                         self.assertEqual(sum(line["accepted"] for line in lines), 11, lines)
                         rows = behind.wait(lambda rows: len(rows) >= 3)
                         self.assertEqual({row["signal"]: row["request"] for row in rows}, expected)
