@@ -2,10 +2,9 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -32,48 +31,37 @@ struct StepTraffic {
 
 class CounterSampler {
  public:
-  /// Takes the first reading, then one every 1/hz seconds in a thread of its own. publish: called there with each
-  /// sample. `step`: completed so far. std::system_error when there can be no more threads.
-  CounterSampler(ReadCounters read, double hz, std::int64_t step, std::function<void(const SampledTraffic&)> publish);
+  /// Reads once, then every 1/hz seconds, in a thread of its own. publish: called there with each sample. `step`:
+  /// completed so far. patience: how long this and finish() wait for devices at most; one that hangs must not hold up a
+  /// run. std::system_error when there can be no more threads.
+  CounterSampler(ReadCounters read, double hz, std::int64_t step, std::function<void(const SampledTraffic&)> publish,
+                 std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~CounterSampler() { finish(); }
   CounterSampler(const CounterSampler&) = delete;
   CounterSampler& operator=(const CounterSampler&) = delete;
 
+  /// What traffic counts from; nothing as long as the devices have not answered.
+  std::optional<Reading> first_reading() const;
+
   /// `step` is completed. The thread takes a reading at once, which ends the traffic of that step; nobody waits for it.
-  /// Steps that are shorter than a tenth of the sampling period share one.
+  /// Steps that are shorter than a tenth of the sampling period, or than a reading, share one.
   void mark(std::int64_t step);
 
   /// What was finished since the last call.
   std::vector<StepTraffic> take();
 
-  /// Takes the readings that are due, ends the thread, returns take().
+  /// Takes the readings that are due, ends the thread, returns take(). A thread that waits for a device is left behind:
+  /// it publishes no more.
   std::vector<StepTraffic> finish();
 
   /// Why there are no more samples, empty while there are.
   std::string failure() const;
 
  private:
-  void run();
-  void sample(std::optional<std::int64_t> step);
+  class Thread;
 
-  const ReadCounters read_;
-  const std::chrono::nanoseconds period_;
-  const std::function<void(const SampledTraffic&)> publish_;
-
-  // Of the thread alone.
-  TrafficMeter meter_;
-  std::int64_t last_sample_ns_ = 0;
-  std::int64_t last_mark_ns_ = 0;
-  std::int64_t last_step_ = 0;
-  PortTraffic since_mark_;
-
-  mutable std::mutex mutex_;  ///< guards what follows
-  std::condition_variable wake_;
-  std::optional<std::int64_t> marked_step_;
-  bool is_leaving_ = false;
-  std::vector<StepTraffic> finished_;
-  std::string failure_;
-
+  std::chrono::milliseconds patience_;
+  std::shared_ptr<Thread> state_;  ///< also the thread's, which may outlive this
   std::thread thread_;
 };
 

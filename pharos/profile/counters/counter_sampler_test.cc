@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 
@@ -88,6 +89,44 @@ TEST(CounterSampler, SaysWhyItStopped) {
   EXPECT_EQ(sampler.failure(), "no more memory");
   sampler.mark(1);
   EXPECT_TRUE(sampler.finish().empty());
+}
+
+/// Neither the beginning nor the end waits for a device that hangs; once it answers, everything goes on.
+TEST(CounterSampler, WaitsForNoDevice) {
+  using std::chrono::milliseconds;
+  struct Hanging {
+    Device device;
+    std::atomic<bool> is_blocked{true};
+    std::atomic<int> num_entered{0}, num_left{0}, num_published{0};
+  };
+  const auto shared = std::make_shared<Hanging>();  // a thread that is left behind has it still
+  const auto read = [shared] {
+    ++shared->num_entered;
+    while (shared->is_blocked) std::this_thread::yield();
+    Reading reading = shared->device.read();
+    ++shared->num_left;
+    return reading;
+  };
+  auto sampler = std::make_unique<CounterSampler>(
+      read, 1000, 0, [shared](const SampledTraffic&) { ++shared->num_published; }, milliseconds(1));
+  EXPECT_FALSE(sampler->first_reading());
+  sampler->mark(1);
+  EXPECT_TRUE(sampler->take().empty());
+  shared->is_blocked = false;
+  while (!sampler->first_reading()) std::this_thread::yield();
+  while (sampler->take().empty()) std::this_thread::yield();
+  EXPECT_EQ(sampler->failure(), "");
+
+  shared->is_blocked = true;
+  while (shared->num_entered == shared->num_left) std::this_thread::yield();
+  sampler->mark(2);
+  EXPECT_TRUE(sampler->finish().empty());
+  EXPECT_EQ(sampler->failure(), "a device has not answered for 1 ms");
+  const int num_published = shared->num_published;
+  sampler.reset();
+  shared->is_blocked = false;
+  while (shared.use_count() > 2) std::this_thread::yield();  // `read` has one; the thread has ended
+  EXPECT_EQ(shared->num_published, num_published);
 }
 
 TEST(CounterSampler, WritesCounterEventsThatAddUp) {

@@ -13,6 +13,7 @@ namespace pharos::profile {
 namespace {
 
 namespace fs = std::filesystem;
+/// Those below are never destroyed: a thread that hung in a device may need them while the process ends.
 using CounterTable = std::unordered_map<std::string_view, CounterKind>;
 
 void add_events(CounterTable& table, std::initializer_list<std::string_view> names, int width_bits) {
@@ -22,20 +23,20 @@ void add_events(CounterTable& table, std::initializer_list<std::string_view> nam
 /// Port counters of the InfiniBand architecture. Its data counters count words of four bytes; devices without the
 /// extended counters have 32 bits of them.
 const CounterTable& port_counters() {
-  static const CounterTable kTable = [] {
+  static const auto& kTable = *new CounterTable([] {
     CounterTable table{{"port_xmit_data", {"transmit", 4, 32}}, {"port_rcv_data", {"receive", 4, 32}}};
     add_events(table,
                {"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
                 "local_link_integrity_errors", "excessive_buffer_overrun_errors", "port_xmit_wait"},
                32);
     return table;
-  }();
+  }());
   return kTable;
 }
 
 /// Counters of the driver: EFA's (64 bits) and those of mlx5, whose hardware has 32 bits for most.
 const CounterTable& driver_counters() {
-  static const CounterTable kTable = [] {
+  static const auto& kTable = *new CounterTable([] {
     CounterTable table{{"tx_bytes", {"transmit", 1}},
                        {"rx_bytes", {"receive", 1}},
                        {"rdma_read_bytes", {"rdma_read", 1}},
@@ -52,17 +53,17 @@ const CounterTable& driver_counters() {
                 "roce_adp_retrans_to", "np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled"},
                32);
     return table;
-  }();
+  }());
   return kTable;
 }
 
 /// The kernel keeps these in 64 bits.
 const CounterTable& network_counters() {
-  static const CounterTable kTable = [] {
+  static const auto& kTable = *new CounterTable([] {
     CounterTable table{{"tx_bytes", {"transmit", 1}}, {"rx_bytes", {"receive", 1}}};
     add_events(table, {"tx_errors", "rx_errors", "tx_dropped", "rx_dropped"}, 64);
     return table;
-  }();
+  }());
   return kTable;
 }
 
@@ -92,10 +93,13 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
+/// What another folder of the port has counted already is left out.
 void read_folder(const fs::path& folder, const CounterTable& table, std::vector<CounterValue>& values) {
   for (const std::string& name : names_in(folder)) {
     const auto kind = table.find(name);
     if (kind == table.end()) continue;
+    const auto is_same = [&](const CounterValue& value) { return value.kind->label == kind->second.label; };
+    if (std::any_of(values.begin(), values.end(), is_same)) continue;
     if (const auto number = read_number(folder / name)) values.push_back({&kind->second, *number});
   }
 }

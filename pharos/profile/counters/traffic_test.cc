@@ -121,6 +121,22 @@ TEST(CounterTree, ReadsTheLoopbackOnlyWhereItIsAlone) {
   EXPECT_EQ(reading[0].port.name(), "eth0");
 }
 
+TEST(CounterTree, CountsOnceWhatAPortShowsTwice) {
+  RecordedTree tree("efa.txt");
+  const std::string port = "class/infiniband/bnxt_re0/ports/1/";
+  tree.write(port + "counters/port_xmit_data", "250");
+  tree.write(port + "hw_counters/tx_bytes", "1000");
+  tree.write(port + "hw_counters/rx_bytes", "2000");
+  TrafficMeter meter;
+  meter.advance(read_counter_tree(tree.root()));
+  tree.write(port + "counters/port_xmit_data", "500");
+  tree.write(port + "hw_counters/tx_bytes", "2000");
+  tree.write(port + "hw_counters/rx_bytes", "2003");
+  PortTraffic all = meter.advance(read_counter_tree(tree.root()));
+  EXPECT_THAT(all[(Port{PortKind::kInfiniband, "bnxt_re0", "1"})].bytes,
+              ElementsAre(Pair("receive", 3), Pair("transmit", 1000)));
+}
+
 TEST(CounterTree, IsEmptyWhereThereIsNothingToRead) {
   const lens::TemporaryFolder folder;
   EXPECT_TRUE(read_counter_tree(folder.path()).empty());

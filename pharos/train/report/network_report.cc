@@ -89,36 +89,56 @@ std::string list_ports(const profile::Reading& reading) {
 
 }  // namespace
 
-NetworkReport::NetworkReport(const config::RunConfig& config, std::int64_t local_rank, std::int64_t step,
-                             Console& console, MetricsLog& metrics)
-    : log_interval_(config.logger.log_interval), console_(console), metrics_(metrics) {
-  const config::ProfilingConfig& profiling = config.profiling;
-  if (!profiling.network_counters || local_rank != 0) return;
-  std::string why_not;
-  const auto read = [root = std::filesystem::path(profiling.network_counters_root),
-                     nvlink = profile::open_nvlink(why_not)] {
+/// What the sampler's thread reads. Also what may hang is opened there.
+struct NetworkReport::Source {
+  std::filesystem::path root;
+  bool is_open = false;
+  profile::ReadCounters nvlink = nullptr;
+  std::string why_no_nvlink = "";  ///< before the first reading is there: of the thread alone
+
+  profile::Reading read() {
+    if (!std::exchange(is_open, true)) nvlink = profile::open_nvlink(why_no_nvlink);
     profile::Reading reading = profile::read_counter_tree(root);
     if (nvlink == nullptr) return reading;
     profile::Reading links = nvlink();
     std::move(links.begin(), links.end(), std::back_inserter(reading));
     return reading;
-  };
-  sampler_.emplace(read, profiling.network_counters_hz, step, profile::publish);
-  const profile::Reading found = read();
-  console_.line(found.empty() ? fmt::format("warning: network counters: '{}' has no device whose counters are known",
-                                            profiling.network_counters_root)
-                              : fmt::format("network counters: {} ports ({}), {:g} readings a second", found.size(),
-                                            list_ports(found), profiling.network_counters_hz));
-  if (!why_not.empty()) console_.line("network counters: no NVLink, " + why_not);
+  }
+};
+
+NetworkReport::NetworkReport(const config::RunConfig& config, std::int64_t local_rank, std::int64_t step,
+                             Console& console, MetricsLog& metrics)
+    : log_interval_(config.logger.log_interval), profiling_(config.profiling), console_(console), metrics_(metrics) {
+  if (!profiling_.network_counters || local_rank != 0) return;
+  source_ = std::make_shared<Source>(Source{.root = profiling_.network_counters_root});
+  sampler_.emplace([source = source_] { return source->read(); }, profiling_.network_counters_hz, step,
+                   profile::publish);
+  announce();
+  if (!is_announced_ && sampler_->failure().empty())
+    console_.line("warning: network counters: a device does not answer; the run goes on, and counts from its answer");
+}
+
+void NetworkReport::announce() {
+  const auto found = sampler_->first_reading();
+  if (!found || std::exchange(is_announced_, true)) return;
+  console_.line(found->empty() ? fmt::format("warning: network counters: '{}' has no device whose counters are known",
+                                             profiling_.network_counters_root)
+                               : fmt::format("network counters: {} ports ({}), {:g} readings a second", found->size(),
+                                             list_ports(*found), profiling_.network_counters_hz));
+  if (!source_->why_no_nvlink.empty()) console_.line("network counters: no NVLink, " + source_->why_no_nvlink);
+}
+
+void NetworkReport::report_failure() {
+  const std::string failure = sampler_->failure();
+  if (failure.empty() || std::exchange(has_failed_, true)) return;
+  console_.line("warning: network counters are read no more: " + failure);
 }
 
 void NetworkReport::write() {
   if (!sampler_) return;
+  announce();
   write(sampler_->take());
-  const std::string failure = sampler_->failure();
-  if (failure.empty() || has_failed_) return;
-  has_failed_ = true;
-  console_.line("warning: network counters are read no more: " + failure);
+  report_failure();
 }
 
 void NetworkReport::after_step(std::int64_t step) {
@@ -127,7 +147,10 @@ void NetworkReport::after_step(std::int64_t step) {
 
 void NetworkReport::finish() {
   if (!sampler_) return;
-  write(sampler_->finish());
+  const auto steps = sampler_->finish();
+  announce();
+  write(steps);
+  report_failure();
   sampler_.reset();
   if (interval_.last_step > 0) print();
 }

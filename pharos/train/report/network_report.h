@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ namespace pharos::train {
 /// metrics.jsonl has the node of rank 0; the other nodes have metrics, log and ring.
 class NetworkReport {
  public:
-  /// Starts the sampler and says what it found. `step`: completed so far.
+  /// Starts the sampler and says what it found, now or when the devices answer. `step`: completed so far.
   NetworkReport(const config::RunConfig& config, std::int64_t local_rank, std::int64_t step, Console& console,
                 MetricsLog& metrics);
 
@@ -29,15 +30,21 @@ class NetworkReport {
   void finish();
 
  private:
+  struct Source;
+
+  void announce();
+  void report_failure();
   void write(const std::vector<profile::StepTraffic>& steps);
   void append(const profile::StepTraffic& steps);
   void print();
 
   std::int64_t log_interval_;
+  const config::ProfilingConfig& profiling_;
   Console& console_;
   MetricsLog& metrics_;
   profile::StepTraffic interval_;  ///< since the last line in the log
-  bool has_failed_ = false;
+  bool is_announced_ = false, has_failed_ = false;
+  std::shared_ptr<Source> source_;  ///< also the sampler's
   std::optional<profile::CounterSampler> sampler_;
 };
 
