@@ -134,7 +134,8 @@ class Maker {
   void read_container() {
     if (options_.has_no_container) return;
     auto image = options_.image ? options_.image : environment_.get_nonblank("SQSH");
-    if (!image && fs::exists(kDefaultImage)) image = kDefaultImage;
+    const bool asks_for_none = !image && environment_.get("SQSH");  // SQSH= is an answer too
+    if (!image && !asks_for_none && fs::exists(kDefaultImage)) image = kDefaultImage;
     if (image && image->empty()) {
       problems_.push_back({.what = "The name of the image is empty.",
                            .where = "--image",
@@ -142,7 +143,8 @@ class Maker {
       return;
     }
     if (!image) {
-      note("no --image, no $SQSH and no ./" + std::string(kDefaultImage) + ": the tasks run Pharos of the nodes.");
+      note((asks_for_none ? "$SQSH is empty" : "no --image, no $SQSH and no ./" + std::string(kDefaultImage)) +
+           ": the tasks run Pharos of the nodes.");
       if (options_.mounts)
         problems_.push_back({.what = "--mounts is given, but there is no image.",
                              .where = "--mounts",
