@@ -232,16 +232,27 @@ TEST(Goodput, WhatNoCheckpointHoldsIsLost) {
   }
 }
 
-TEST(Goodput, ClocksThatDisagreeStillAddUp) {
-  // The second node's clock is behind; the third attempt has measured more than its own time.
-  const GoodputReport report = compute_goodput(
-      {.attempts = {attempt(1, 0, 30, 0, 4, "exit interval", 4), attempt(2, 25, 45, 4, 8, "exit interval", 8),
-                    attempt(3, 50, 52, 8, 20, "done", 20)}});
-  EXPECT_DOUBLE_EQ(report.seconds.wall, 52);
-  EXPECT_NEAR(sum_of_kinds(report.seconds), 52, 1e-9);
-  for (const AttemptAccount& account : report.attempts) {
-    EXPECT_GE(account.seconds.unaccounted, 0);
-    EXPECT_GE(account.seconds.waiting, 0);
+TEST(Goodput, ClocksThatAreBehindTakeNoTimeAndMakeNone) {
+  struct Case {
+    const char* what;
+    double second_start, third_start;
+    double waiting[3];
+  };
+  for (const Case& c : {Case{"right", 40, 70, {0, 10, 10}},
+                        {"the second one's is an hour behind", 40 - 3600, 70, {0, 0, 20}},
+                        {"from the second one on an hour behind", 40 - 3600, 70 - 3600, {0, 0, 10}}}) {
+    const double start = c.second_start;
+    AttemptRecord stepped = attempt(3, c.third_start, c.third_start - 50, 8, 20, "done", 20);  // back within itself
+    const GoodputReport report =
+        compute_goodput({.attempts = {attempt(1, 0, 30, 0, 4, "exit interval", 4),
+                                      attempt(2, start, start + 20, 4, 8, "exit interval", 8), std::move(stepped)}});
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_DOUBLE_EQ(report.attempts[i].seconds.waiting, c.waiting[i]) << c.what << i;
+      EXPECT_GE(report.attempts[i].seconds.unaccounted, 0) << c.what << i;
+    }
+    EXPECT_DOUBLE_EQ(report.seconds.useful_steps, 20) << c.what;
+    EXPECT_DOUBLE_EQ(report.seconds.wall, 30 + 20 + 18 + c.waiting[1] + c.waiting[2]) << c.what;
+    EXPECT_NEAR(sum_of_kinds(report.seconds), report.seconds.wall, 1e-9) << c.what;
   }
 }
 

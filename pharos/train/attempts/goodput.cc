@@ -28,23 +28,38 @@ std::vector<std::int64_t> last_kept_steps(const std::vector<AttemptRecord>& atte
   return kept;
 }
 
-GoodputSeconds account_of(const AttemptRecord& record, double start, double end, std::int64_t steps,
-                          std::int64_t useful_steps) {
+GoodputSeconds account_of(const AttemptRecord& record, std::int64_t steps, std::int64_t useful_steps) {
   const AttemptSeconds& measured = record.seconds;
-  const double wall = end - start;
   const double sum = measured.start_up + measured.steps + measured.evaluation + measured.save;
-  const double scale = sum > wall ? wall / sum : 1;
   const double share = steps > 0 ? static_cast<double>(useful_steps) / static_cast<double>(steps) : 0;
-  GoodputSeconds seconds{.useful_steps = scale * share * measured.steps,
-                         .lost_steps = scale * (1 - share) * measured.steps,
-                         .start_up = scale * measured.start_up,
-                         .evaluation = scale * measured.evaluation,
-                         .save = scale * measured.save,
-                         .wall = wall,
-                         .data_wait = scale * std::min(measured.data_wait, measured.steps)};
-  seconds.unaccounted = std::max(0.0, wall - scale * sum);
+  GoodputSeconds seconds{.useful_steps = share * measured.steps,
+                         .lost_steps = (1 - share) * measured.steps,
+                         .start_up = measured.start_up,
+                         .evaluation = measured.evaluation,
+                         .save = measured.save,
+                         .wall = std::max(sum, record.end.value_or(record.start) - record.start),
+                         .data_wait = std::min(measured.data_wait, measured.steps)};
+  seconds.unaccounted = seconds.wall - sum;
   return seconds;
 }
+
+/// The time between attempts. One begins after the other has ended, whatever the clocks of their nodes say: a clock
+/// that is behind makes no time, and once it is right again it makes none either.
+class Waiting {
+ public:
+  /// Seconds before the attempt, which took `wall` seconds itself.
+  double before(const AttemptRecord& record, double wall) {
+    double seconds = 0;
+    if (end_) seconds = record.start >= *end_ ? record.start - *end_ : std::max(0.0, record.start - clock_at_end_);
+    end_ = end_.value_or(record.start) + seconds + wall;
+    clock_at_end_ = record.end.value_or(record.start);
+    return seconds;
+  }
+
+ private:
+  std::optional<double> end_;  ///< of the attempt before, by the clock of the first one
+  double clock_at_end_ = 0;    ///< what its own clock said then
+};
 
 }  // namespace
 
@@ -72,7 +87,7 @@ GoodputReport compute_goodput(AttemptHistory history) {
   report.num_damaged_lines = history.num_damaged_lines;
   const std::vector<AttemptRecord>& attempts = history.attempts;
   const std::vector<std::int64_t> kept_steps = last_kept_steps(attempts);
-  std::optional<double> previous_end;
+  Waiting waiting;
   for (std::size_t i = 0; i < attempts.size(); ++i) {
     AttemptAccount account{.record = attempts[i], .is_open = attempts[i].cause.empty()};
     const AttemptRecord& record = account.record;
@@ -80,12 +95,9 @@ GoodputReport compute_goodput(AttemptHistory history) {
     account.steps = std::max<std::int64_t>(0, record.last_step.value_or(0) - record.first_step.value_or(0));
     const std::int64_t kept = kept_steps[i] - record.first_step.value_or(0);
     account.useful_steps = std::clamp<std::int64_t>(kept, 0, account.steps);
-    const double start = std::max(record.start, previous_end.value_or(record.start));
-    const double end = std::max(start, record.end.value_or(start));
-    account.seconds = account_of(record, start, end, account.steps, account.useful_steps);
-    account.seconds.waiting = start - previous_end.value_or(start);
+    account.seconds = account_of(record, account.steps, account.useful_steps);
+    account.seconds.waiting = waiting.before(record, account.seconds.wall);
     account.seconds.wall += account.seconds.waiting;
-    previous_end = end;
     report.seconds += account.seconds;
     report.steps += account.steps;
     report.useful_steps += account.useful_steps;

@@ -49,8 +49,9 @@ struct GoodputReport {
 };
 
 /// Steps of attempt i that no later attempt did again and that a checkpoint holds, or that the running attempt may
-/// still save. Time of the steps of an attempt is divided by their number. Clocks that stepped back cut an attempt
-/// short rather than make time negative.
+/// still save. Time of the steps of an attempt is divided by their number. What was
+/// measured counts in full where a clock that stepped back leaves less time between the start of an attempt and its
+/// end, or puts the start before the end of the attempt before.
 GoodputReport compute_goodput(AttemptHistory history);
 
 /// Of a run folder, with the node failures of its slurm-JOB.log; an attempt without an end is completed from its

@@ -81,6 +81,20 @@ TEST(MemoryCheck, ShortMemoryAndSwap) {
   EXPECT_EQ(find(findings, "memory", "/dev/shm").verdict, Verdict::kWarning);
 }
 
+TEST(MemoryCheck, WhatIsNoAmountIsUnknown) {
+  for (const char* damaged :
+       {"", "MemTotal: 0 kB\nMemAvailable: 5 kB", "MemTotal: 9 kB\nMemAvailable: -5 kB\nSwapTotal: 1 kB",
+        "MemTotal: x\nSwapTotal: 9223372036854775807 kB\nSwapFree: 0 kB"}) {
+    RecordedNode recorded;
+    recorded.write("/proc/meminfo", damaged);
+    const Findings findings = check_memory(recorded.node());
+    for (const char* subject : {"", "swap"}) {
+      EXPECT_EQ(find(findings, "memory", subject).value, "unknown") << damaged;
+      EXPECT_EQ(find(findings, "memory", subject).verdict, Verdict::kNote) << damaged;
+    }
+  }
+}
+
 TEST(LimitsCheck, LockedMemoryMattersWhereThereIsRdma) {
   RecordedNode recorded;
   recorded.write("/proc/self/limits",

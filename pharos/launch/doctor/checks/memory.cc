@@ -2,6 +2,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include "pharos/base/text.h"
@@ -13,12 +14,27 @@ namespace {
 
 std::string bytes(std::int64_t count) { return base::format_bytes(static_cast<double>(count)); }
 
-std::int64_t kibibytes_of(const std::string& meminfo, const std::string& key) {
-  return number_of(field_of(meminfo, key)).value_or(0) * 1024;
+/// Of a line that counts KiB; nothing where there is none, or no amount that a machine can have.
+std::optional<std::int64_t> bytes_of(const std::string& meminfo, const std::string& key) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;
+  const auto kibibytes = number_of(field_of(meminfo, key));
+  if (!kibibytes || *kibibytes < 0 || *kibibytes > kMost) return std::nullopt;
+  return *kibibytes * 1024;
+}
+
+Finding unknown(const std::string& subject) {
+  return {.check = "memory",
+          .subject = subject,
+          .value = "unknown",
+          .verdict = Verdict::kNote,
+          .remedy = "/proc/meminfo does not say it: is /proc mounted?",
+          .data = {}};
 }
 
 Finding memory_finding(const Node& node, const std::string& meminfo) {
-  const std::int64_t total = kibibytes_of(meminfo, "MemTotal:"), available = kibibytes_of(meminfo, "MemAvailable:");
+  const auto total_or_none = bytes_of(meminfo, "MemTotal:"), available_or_none = bytes_of(meminfo, "MemAvailable:");
+  if (total_or_none.value_or(0) == 0 || !available_or_none) return unknown("");
+  const std::int64_t total = *total_or_none, available = *available_or_none;
   const auto limit = control_group_memory_bytes(node);
   Finding finding{.check = "memory",
                   .subject = {},
@@ -31,7 +47,7 @@ Finding memory_finding(const Node& node, const std::string& meminfo) {
     finding.value += "; the control group allows " + bytes(*limit);
     if (*limit < total / 2) finding.verdict = Verdict::kNote;
   }
-  if (total > 0 && available < total / 4) {
+  if (available < total / 4) {
     finding.verdict = Verdict::kWarning;
     finding.remedy = "Something else holds most of the memory: see `ps aux --sort -rss`.";
   }
@@ -39,8 +55,9 @@ Finding memory_finding(const Node& node, const std::string& meminfo) {
 }
 
 Finding swap_finding(const std::string& meminfo) {
-  const std::int64_t total = kibibytes_of(meminfo, "SwapTotal:");
-  const std::int64_t used = total - kibibytes_of(meminfo, "SwapFree:");
+  const auto total_or_none = bytes_of(meminfo, "SwapTotal:"), free = bytes_of(meminfo, "SwapFree:");
+  if (!total_or_none || !free) return unknown("swap");
+  const std::int64_t total = *total_or_none, used = total - *free;
   Finding finding{.check = "memory",
                   .subject = "swap",
                   .value = total == 0 ? "none" : bytes(used) + " used of " + bytes(total),
