@@ -45,6 +45,15 @@ class EnvironmentTest(unittest.TestCase):
         self.assertIn("pretrain_model", variables["TORCH_NCCL_HIGH_PRIORITY"]["origin"])
         self.assertTrue(any("NCCL_DEBUG=TRACE" in warning for warning in plan["warnings"]))
 
+    def test_values_are_shown_as_they_are(self):
+        odd = 'a"b \\ $c `d`'
+        words = ("--profile", "tcp", RECIPE, "++env_vars.ODD='" + odd + "'")
+        _, variables = self.json_of(*words, NCCL_X=odd)
+        self.assertEqual((variables["NCCL_X"]["value"], variables["ODD"]["value"]), (odd, odd))
+        text = show(*words, NCCL_X=odd).stdout
+        for name in ("NCCL_X", "ODD"):
+            self.assertIn(f"\n{name}={odd}\n", text)
+
     def test_a_shipped_recipe_leaves_reductions_in_the_switch_to_the_rule(self):
         for registered, value in (("false", "0"), ("true", "1")):
             plan, variables = self.json_of("--profile", "efa", RECIPE, f"ddp.nccl_ub={registered}")

@@ -101,7 +101,7 @@ void add_passed_variables(const std::vector<std::string>& names, launch::Environ
     }
     std::erase_if(plan.variables, [&](const launch::PlannedVariable& variable) { return variable.name == name; });
     plan.variables.push_back({.name = name,
-                              .value = launch::literal_word(*value),
+                              .value = *value,
                               .reason = "Passed on by --env.",
                               .source = launch::VariableSource::kUser,
                               .origin = "environment"});

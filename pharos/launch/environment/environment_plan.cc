@@ -38,6 +38,16 @@ void set(std::vector<PlannedVariable>& variables, PlannedVariable variable) {
   *planned = std::move(variable);
 }
 
+/// `text` as the inside of a shell's double-quoted word that stands for exactly these characters.
+std::string literal_word(std::string_view text) {
+  std::string word;
+  for (const char character : text) {
+    if (character == '\\' || character == '"' || character == '$' || character == '`') word += '\\';
+    word += character;
+  }
+  return word;
+}
+
 bool has_folder(std::string_view list, std::string_view folder) {
   std::istringstream entries{std::string(list)};
   for (std::string entry; std::getline(entries, entry, ':');) {
@@ -49,7 +59,7 @@ bool has_folder(std::string_view list, std::string_view folder) {
 void set_user_variables(std::vector<PlannedVariable>& variables, const lens::Environment& user) {
   const auto set_user = [&](const std::string& name, const std::string& value, std::string reason) {
     set(variables, {.name = name,
-                    .value = literal_word(value),
+                    .value = value,
                     .reason = std::move(reason),
                     .source = VariableSource::kUser,
                     .origin = "environment"});
@@ -101,15 +111,6 @@ bool is_shell_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
 }
 
-std::string literal_word(std::string_view text) {
-  std::string word;
-  for (const char character : text) {
-    if (character == '\\' || character == '"' || character == '$' || character == '`') word += '\\';
-    word += character;
-  }
-  return word;
-}
-
 EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, NetworkProfile profile,
                                  const lens::Environment& user, const NodeShape& node) {
   const bool uses_gpus = resolved.config.dist.device == config::DeviceKind::kCuda;
@@ -130,7 +131,7 @@ EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, Network
                                         : "Leave it out."});
     }
     set(plan.variables, {.name = name,
-                         .value = literal_word(value),
+                         .value = value,
                          .reason = "env_vars of the recipe",
                          .source = VariableSource::kRecipe,
                          .origin = env_vars_origin(resolved, name)});
@@ -141,11 +142,15 @@ EnvironmentPlan plan_environment(const config::ResolvedConfig& resolved, Network
   return plan;
 }
 
+std::string export_line(const PlannedVariable& variable) {
+  const bool is_word = variable.source == VariableSource::kProfile;
+  return "export " + variable.name + "=\"" + (is_word ? variable.value : literal_word(variable.value)) + "\"\n";
+}
+
 std::string export_lines(const EnvironmentPlan& plan) {
   std::string lines;
   for (const PlannedVariable& variable : plan.variables) {
-    if (variable.source == VariableSource::kUser || !is_shell_name(variable.name)) continue;
-    lines += "export " + variable.name + "=\"" + variable.value + "\"\n";
+    if (variable.source != VariableSource::kUser && is_shell_name(variable.name)) lines += export_line(variable);
   }
   return lines;
 }

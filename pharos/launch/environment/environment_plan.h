@@ -29,7 +29,8 @@ enum class VariableSource : std::uint8_t { kProfile, kRecipe, kUser };
 
 struct PlannedVariable {
   std::string name;
-  /// As a shell's double-quoted word: may refer to other variables ("$SLURM_PROCID"), which are known only in the task.
+  /// Of the profile: the inside of a shell's double-quoted word, which may refer to variables that only the task knows
+  /// ("$SLURM_PROCID"). Of recipe and user: these characters.
   std::string value;
   std::string reason;  ///< one sentence: what it is for; of a recipe's variable: the rule, or "env_vars of the recipe"
   VariableSource source = VariableSource::kProfile;
@@ -69,11 +70,11 @@ bool is_set_for_ranks(std::string_view name);
 /// Whether a POSIX shell can export a variable of this name.
 bool is_shell_name(std::string_view name);
 
-/// `text` as the inside of a shell's double-quoted word that stands for exactly these characters.
-std::string literal_word(std::string_view text);
+/// `export NAME="value"` for a POSIX shell.
+std::string export_line(const PlannedVariable& variable);
 
-/// `export NAME="value"` lines of a POSIX shell for the variables that are not the user's, in order; without those of
-/// env_vars whose name is none of a shell, which `pharos train` sets itself.
+/// Such lines for the variables that are not the user's, in order; without those of env_vars whose name is none of a
+/// shell, which `pharos train` sets itself.
 std::string export_lines(const EnvironmentPlan& plan);
 
 }  // namespace pharos::launch

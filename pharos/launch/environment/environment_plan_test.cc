@@ -285,6 +285,8 @@ TEST(EnvironmentPlan, ExportedLinesGiveTheSameValuesInAShell) {
     config::ResolvedConfig resolved = configure({});
     resolved.config.env_vars["ODD"] = value;
     const EnvironmentPlan plan = plan_environment(resolved, NetworkProfile::kTcp, lens::MapEnvironment());
+    EXPECT_EQ(value_of(plan.variables, "ODD"), value);
+    EXPECT_EQ(value_of(plan_of({}, NetworkProfile::kTcp, {{"NCCL_X", value}}).variables, "NCCL_X"), value);
     EXPECT_EQ(run_shell("set -eu\n" + export_lines(plan) + "printf %s \"$ODD\""), value) << value;
     EXPECT_EQ(run_shell("set -eu\n" + export_lines(plan) + "sh -c 'printf %s \"$ODD\"'"), value) << value;
   }
@@ -293,9 +295,29 @@ TEST(EnvironmentPlan, ExportedLinesGiveTheSameValuesInAShell) {
 TEST(EnvironmentPlan, CacheFoldersAreOfTheRank) {
   const std::string lines = "set -eu\n" + export_lines(plan_of({})) + "echo $CUDA_CACHE_PATH $OMP_NUM_THREADS";
   EXPECT_EQ(run_shell(lines), "/tmp/pharos-cache-rank-0/cuda 1\n");
-  EXPECT_EQ(run_shell("SLURM_PROCID=5 SLURM_CPUS_PER_TASK=4 TMPDIR=/scratch\n" + lines),
-            "/scratch/pharos-cache-rank-5/cuda 4\n");
+  EXPECT_EQ(run_shell("SLURM_PROCID=5 TMPDIR=/scratch\n" + lines), "/scratch/pharos-cache-rank-5/cuda 1\n");
   EXPECT_EQ(run_shell("SLURM_PROCID=5 RANK=7\n" + lines), "/tmp/pharos-cache-rank-7/cuda 1\n");
+}
+
+TEST(EnvironmentPlan, ThreadsAreAtMostTheRanksShareOfTheStep) {
+  const struct {
+    const char *asked, *cpus_on_node, *ranks, *nodes, *threads;
+  } kCases[] = {
+      {"", "16", "4", "2", "1"},     // nobody asked for more
+      {"4", "8", "4", "2", "4"},     // of the ranks
+      {"8", "8", "4", "2", "4"},     // of salloc's one task on each node
+      {"3", "16", "4", "2", "3"},    // whole nodes, of which little was asked for
+      {"8", "8", "6", "2", "2"},     // no equal shares
+      {"8", "8", "40", "2", "1"},    // more ranks than CPUs
+      {"96", "192", "8", "1", "24"}  // one of the nodes of an allocation
+  };
+  const std::string lines = "set -eu\n" + export_lines(plan_of({})) + "echo $OMP_NUM_THREADS";
+  for (const auto& [asked, cpus_on_node, ranks, nodes, threads] : kCases) {
+    const std::string step = std::string(*asked == '\0' ? "" : "SLURM_CPUS_PER_TASK=") + asked +
+                             " SLURM_CPUS_ON_NODE=" + cpus_on_node + " SLURM_NTASKS=" + ranks +
+                             " SLURM_NNODES=" + nodes;
+    EXPECT_EQ(run_shell(step + "\n" + lines), threads + std::string("\n")) << step;
+  }
 }
 
 TEST(EnvironmentPlan, WhatTheLauncherGivesEachRankIsNotTheRecipes) {

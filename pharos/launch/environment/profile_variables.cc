@@ -63,10 +63,14 @@ constexpr ProfileVariable kCacheFolders[] = {
      "The same for extensions that a Python program of the same task builds; Pharos does not read it."},
 };
 
-constexpr ProfileVariable kAllVariables[] = {
-    {"efa ib tcp", "OMP_NUM_THREADS", "${SLURM_CPUS_PER_TASK:-1}",
-     "Ranks of a node share its cores: without it each starts as many threads as there are cores."},
-};
+/// SLURM_CPUS_PER_TASK, but never more than a rank's share of the step: in an allocation it may be said of one task of
+/// salloc, in whose CPUs several ranks run.
+std::string threads_of_rank() {
+  const std::string asked = "${SLURM_CPUS_PER_TASK:-1}", ranks = "${SLURM_NTASKS:-1}";
+  const std::string cpus = "${SLURM_CPUS_ON_NODE:-1} * ${SLURM_NNODES:-1}";
+  return "$((" + asked + " * " + ranks + " <= " + cpus + " ? " + asked + " : " + ranks + " < " + cpus + " ? " + cpus +
+         " / " + ranks + " : 1))";
+}
 
 }  // namespace
 
@@ -84,7 +88,11 @@ std::vector<PlannedVariable> profile_variables(NetworkProfile profile, bool uses
   };
   if (uses_gpus) add(kGpuVariables, "");
   if (uses_gpus) add(kCacheFolders, kCacheFolder);
-  add(kAllVariables, "");
+  const std::string threads = threads_of_rank();
+  const ProfileVariable of_all[] = {
+      {"efa ib tcp", "OMP_NUM_THREADS", threads.c_str(),
+       "Ranks of a node share its cores: without it each starts as many threads as there are cores."}};
+  add(of_all, "");
   return variables;
 }
 

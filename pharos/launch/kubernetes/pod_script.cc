@@ -22,7 +22,7 @@ std::string command_line(const JobRequest& request) {
 std::string exports(const EnvironmentPlan& plan) {
   std::string lines;
   const auto add = [&](const PlannedVariable& variable) {
-    if (is_shell_name(variable.name)) lines += "    export " + variable.name + "=\"" + variable.value + "\"\n";
+    if (is_shell_name(variable.name)) lines += "    " + export_line(variable);
   };
   for (const PlannedVariable& variable : plan.variables) {
     if (variable.name != "LD_LIBRARY_PATH" || variable.source != VariableSource::kUser) {
