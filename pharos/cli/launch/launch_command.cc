@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@
 #include "pharos/cli/launch/launch_kubernetes.h"
 #include "pharos/cli/launch/launch_options.h"
 #include "pharos/cli/launch/launch_request.h"
+#include "pharos/launch/slurm/cluster_facts.h"
 #include "pharos/launch/slurm/job_script.h"
 #include "pharos/launch/slurm/shell_text.h"
 #include "pharos/launch/slurm/submission.h"
@@ -53,15 +55,28 @@ std::string job_number(std::string_view line) { return std::string(line.substr(0
   throw base::UserError(parts);
 }
 
+/// sbatch --wait gives 0 of a job that left no code: its node failed, or it was cancelled in the queue.
+bool is_completed(const std::string& job) {
+  const base::CommandResult states =
+      base::run_command({.words = {"squeue", "-h", "-t", "all", "-j", job, "-o", "%T"}, .limit_ms = 60'000});
+  std::istringstream lines(states.output);
+  for (std::string state; std::getline(lines, state);) {
+    if (state != "COMPLETED") return false;
+  }
+  return true;  // also where SLURM has forgotten the job or does not answer
+}
+
 void submit(const slurm::SlurmRequest& request, const LaunchOptions& options) {
   const fs::path path = request.job.run_folder / "launch.sbatch";
   std::error_code unknown;  // what is wrong with the folder is said when it is made
   const bool is_new = options.run_folder.empty() || !fs::exists(request.job.run_folder, unknown);
   base::make_directories(request.job.run_folder);
   base::write_file_atomically(path, slurm::batch_script(request));
+  const std::vector<std::string> sbatch_options = slurm::batch_options(request);
   std::vector<std::string> jobs;
   for (std::int64_t index = 1; index <= options.chain_length; ++index) {
     base::Command command{.words = {"sbatch", "--parsable"}};
+    command.words.insert(command.words.end(), sbatch_options.begin(), sbatch_options.end());
     if (!jobs.empty()) command.words.push_back("--dependency=afterany:" + jobs.back());
     const bool is_last = index == options.chain_length;
     if (options.waits && is_last) {
@@ -69,7 +84,8 @@ void submit(const slurm::SlurmRequest& request, const LaunchOptions& options) {
     } else {
       command.limit_ms = 60'000;
     }
-    command.words.insert(command.words.end(), {path.string(), std::to_string(index)});
+    command.words.push_back(path.string());
+    command.words.insert(command.words.end(), jobs.begin(), jobs.end());
     bool is_told = false;
     command.on_line = [&](std::string_view line) {
       const std::string number = job_number(line);
@@ -87,7 +103,9 @@ void submit(const slurm::SlurmRequest& request, const LaunchOptions& options) {
       }
       refuse_submission(result, jobs);
     }
-    if (is_last) set_exit_code(result.exit_code);
+    if (!is_last) continue;
+    const bool is_early = options.waits && result.exit_code == 0 && !is_completed(jobs.back());
+    set_exit_code(is_early ? static_cast<int>(base::ExitCode::kInterrupted) : result.exit_code);
   }
 }
 
@@ -96,6 +114,7 @@ void run_launch(const LaunchOptions& options) {
     for (const std::string& host : base::expand_node_list(*options.node_list)) std::cout << host << "\n";
     return;
   }
+  slurm::unset_slurm_habits();
   const lens::ProcessEnvironment environment;
   const CheckedRequest request = make_launch_request(options, environment);
   for (const std::string& note : request.notes) std::cerr << "note: " << note << "\n";

@@ -70,6 +70,7 @@ class Maker {
     read_container();
     read_words();
     check_batch_options();
+    slurm::check_sbatch_arguments(result_.slurm, problems_);
     slurm::check_limits(result_.slurm, problems_);
     note_early_signal();
     if (view_) slurm::check_recipe_path(options_.recipe, *view_, problems_);
@@ -171,12 +172,14 @@ class Maker {
 
   void read_words() {
     slurm::SlurmRequest& request = result_.slurm;
-    request.partition =
-        in_allocation_ ? environment_.get_nonblank("SLURM_JOB_PARTITION").value_or("") : options_.partition;
+    const auto given = [this](const std::string& option, const char* variable) {
+      return option.empty() ? environment_.get_nonblank(variable).value_or("") : option;
+    };
+    request.partition = given(options_.partition, in_allocation_ ? "SLURM_JOB_PARTITION" : "SBATCH_PARTITION");
     request.account = options_.account;
     request.qos = options_.qos;
     request.constraint = options_.constraint;
-    request.time = options_.time;
+    request.time = in_allocation_ ? options_.time : given(options_.time, "SBATCH_TIMELIMIT");
     request.array = options_.array;
     request.mpi = options_.mpi;
     request.signal = options_.signal;
@@ -398,8 +401,8 @@ class Maker {
   }
 
   void note_early_signal() {
-    if (!problems_.empty() || options_.time.empty() || options_.signal.empty()) return;
-    const auto limit = slurm::parse_time_limit(options_.time);
+    if (!problems_.empty() || result_.slurm.time.empty() || options_.signal.empty()) return;
+    const auto limit = slurm::parse_time_limit(result_.slurm.time);
     constexpr std::int64_t kSlackSeconds = 60;  // SLURM looks at the clock of a job that rarely
     const std::int64_t signal = slurm::parse_signal(options_.signal).seconds;
     if (limit && *limit < signal + kSlackSeconds)

@@ -1,6 +1,10 @@
 #include "pharos/launch/slurm/cluster_facts.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <sstream>
 
 #include "pharos/base/error.h"
@@ -80,6 +84,23 @@ std::vector<std::string> parse_mpi_types(std::string_view text) {
     for (std::string word; words >> word;) types.push_back(word);
   }
   return types;
+}
+
+void unset_slurm_habits() {
+  // Of sbatch: what has no option that says the opposite, and the log's place, which its exit code is read from.
+  constexpr std::string_view kNames[] = {"SLURM_TIME_FORMAT", "SBATCH_WAIT", "SBATCH_ARRAY_INX", "SBATCH_SIGNAL",
+                                         "SBATCH_ERROR"};
+  constexpr std::string_view kPrefixes[] = {"SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_"};
+  std::vector<std::string> found;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::string_view name = text.substr(0, text.find('='));
+    const auto starts_it = [name](std::string_view prefix) { return name.starts_with(prefix); };
+    if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+        std::any_of(std::begin(kPrefixes), std::end(kPrefixes), starts_it))
+      found.emplace_back(name);
+  }
+  for (const std::string& name : found) unsetenv(name.c_str());
 }
 
 ClusterFacts read_cluster_facts(const std::vector<std::string>& needed_commands) {

@@ -37,6 +37,11 @@ std::vector<NodeGroup> parse_node_groups(std::string_view text);
 /// Names in the output of `srun --mpi=list`, of which the wording differs between versions.
 std::vector<std::string> parse_mpi_types(std::string_view text);
 
+/// Takes from the environment of this process what changes the answers of SLURM's commands or what sbatch does in a way
+/// that Pharos does not know of: the user's formats and filters ($SQUEUE_…, $SINFO_…), $SBATCH_WAIT and the like. What
+/// sbatch is asked by its command line needs no such care.
+void unset_slurm_habits();
+
 /// Asks sinfo and srun; seconds at most.
 ClusterFacts read_cluster_facts(const std::vector<std::string>& needed_commands);
 

@@ -80,7 +80,7 @@ constexpr std::string_view kWait = R"sh(
 # still lies on a node. srun leaves with 0 then. The next step has the next number.
 steps=0
 while :; do
-  log_bytes=$(stat -c %s "$log" 2>/dev/null || echo 0)
+  log_bytes=$(stat -L -c %s "$log" 2>/dev/null || echo 0)
   # The code goes through a file of this node, which the run cannot fill: an interrupted `wait` of bash can lose it.
   code_file=$(mktemp 2>/dev/null)
   (
@@ -94,19 +94,30 @@ while :; do
   while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done
   if [ -s "$code_file" ]; then read -r code <"$code_file"; fi
   rm -f "$code_file"
-  said=$(tail -c "+$((log_bytes + 1))" "$log" 2>/dev/null | grep '^srun: error: ')
+  # The ranks write to the same file: any bytes, and lines without an end.
+  said=$([ -f "$log" ] && tail -c "+$((log_bytes + 1))" "$log" | LC_ALL=C grep -a -o 'srun: error: .*')
   case $said in *" launch failed: "*) ;; *) break ;; esac
-  [ "$code" != 0 ] || code=1
   steps=$((steps + 1))
   [ "$steps" -le "$((${SLURM_RESTART_COUNT:-0} + 2))" ] && [ -z "$asked_to_end" ] && is_running || break
   echo "pharos launch: SLURM could not start the ranks; once more, as another step." >&2
 done
 # srun gives the highest code: 143 of a rank it has ended itself hides the 2 of the rank that was at fault, and the 3 of
 # ranks that lost a peer comes after the signal that killed the peer.
-first=$(printf '%s\n' "$said" | sed -n -e 's/ (core dumped)$//' \
-  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' \
-  -e 's/^srun: error: .*: tasks\{0,1\} [0-9,-]*: \(Killed\|Segmentation fault\|Bus error\|Aborted\)$/128/p' | head -n 1)
-[ "$code" = 0 ] || code=${first:-$code}
+first=$(printf '%s\n' "$said" | LC_ALL=C sed -n -e '/: Terminated$/d' \
+  -e 's/^srun: error: [^:]*: tasks\{0,1\} [0-9,-]*: Exited with exit code \([0-9]*\)$/\1/p' -e t \
+  -e 's/^srun: error: [^:]*: tasks\{0,1\} [0-9,-]*: .*/128/p' | head -n 1)
+code=${first:-$code}
+# srun also leaves with 0 when it has not heard of the ranks again: their node failed, or SLURM has ended the job. Then no
+# job answers that runs; a squeue that fails is no such answer, but one that SLURM's signal has ended with the job is.
+if [ "$code" = 0 ]; then
+  state=$(squeue -h -j "$job" -o %T 2>/dev/null)
+  case $?:$state:$said in
+    *" launch failed: "*) code=1 ;;
+    *"Node failure on "*) code=4 ;;
+    0:RUNNING:* | [1-9]:* | [1-9][0-9]:*) ;;
+    *) code=4 ;;
+  esac
+fi
 )sh";
 
 constexpr std::string_view kEnd = R"sh(
@@ -123,8 +134,8 @@ useful=$(grep -c '"useful_steps":[1-9]' "$run_folder/attempts.jsonl" 2>/dev/null
 useful_before=0
 # Four words, the last two of them short numbers: anything else in the file counts as nothing, and is never evaluated.
 is_count() { case ${1:-x} in *[!0-9]* | ??????????*) return 1 ;; esac; }
-if [ -n "${SLURM_RESTART_COUNT:-}" ] && read -r _ _ third fourth rest 2>/dev/null <"$run_folder/launch.end" &&
-  [ -z "$rest" ] && is_count "$third" && is_count "$fourth"; then
+if [ -n "${SLURM_RESTART_COUNT:-}" ] && read -r _ from third fourth rest 2>/dev/null <"$run_folder/launch.end" &&
+  [ "$from" = "$job" ] && [ -z "$rest" ] && is_count "$third" && is_count "$fourth"; then
   stalls=$((10#$third)) useful_before=$((10#$fourth))
 fi
 if [ "${useful:-0}" -gt "$useful_before" ]; then stalls=0; else stalls=$((stalls + 1)); fi
@@ -141,42 +152,6 @@ scontrol requeue "$job" || echo "pharos launch: the job could not be requeued." 
 exit "$code"
 )sh";
 
-std::string header(const SlurmRequest& request) {
-  const JobRequest& job = request.job;
-  if (job.run_folder.string().find('\\') != std::string::npos) {
-    throw base::UserError({.what = "The run folder '" + job.run_folder.string() + "' has a backslash in its name.",
-                           .where = "--run-dir",
-                           .why = "sbatch then cannot name the job's log, and SLURM fails the job without a word.",
-                           .fix = "Choose another name."});
-  }
-  std::string folder;
-  for (const char letter : job.run_folder.string()) folder.append(letter == '%' ? 2 : 1, letter);
-  std::string text = "#!/bin/bash\n";
-  const auto add = [&text](const std::string& option, const std::string& value) {
-    if (!value.empty()) text += sbatch_line(option + value);
-  };
-  add("--job-name=", job.name);
-  add("--nodes=", std::to_string(job.num_nodes));
-  add("--ntasks-per-node=", std::to_string(job.gpus_per_node));
-  if (request.asks_for_gpus) {
-    add("--gpus-per-node=", std::to_string(job.gpus_per_node));
-    text += "#SBATCH --exclusive\n";
-  }
-  add("--time=", request.time);
-  add("--account=", request.account);
-  add("--partition=", request.partition);
-  add("--qos=", request.qos);
-  add("--constraint=", request.constraint);
-  add("--array=", request.array);
-  add("--signal=", request.signal);
-  add("--output=", folder + (request.array.empty() ? "/slurm-%j.log" : "/slurm-%A_%a.log"));
-  add("--open-mode=", "append");
-  text += request.is_requeued ? "#SBATCH --requeue\n" : "#SBATCH --no-requeue\n";
-  if (!request.variables.empty()) add("--export=ALL,", base::join(request.variables, ","));
-  for (const std::string& word : request.sbatch_arguments) text += sbatch_line(word);
-  return text;
-}
-
 std::string folder_text(const std::filesystem::path& folder, const SlurmRequest& request) {
   return quote(folder.string()) + (request.array.empty() ? "" : "/$SLURM_ARRAY_TASK_ID");
 }
@@ -184,11 +159,14 @@ std::string folder_text(const std::filesystem::path& folder, const SlurmRequest&
 std::string settings(const SlurmRequest& request, bool is_batch) {
   const JobRequest& job = request.job;
   std::string text = "set -u\n\n";
+  text +=
+      "# The user's own ways to show jobs and times change what is read here.\n"
+      "unset SLURM_TIME_FORMAT ${!SQUEUE_*} ${!SINFO_*} ${!SCONTROL_*} ${!SCANCEL_*}\n";
   const bool is_array = !request.array.empty();
   text += is_array ? "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n" : "job=$SLURM_JOB_ID\n";
   text += "run_folder=" + folder_text(job.run_folder, request) + "\n";
   if (is_batch) {
-    text += "log=" + quote(job.run_folder.string()) + "/slurm-$job.log\n";
+    text += "log=/proc/$$/fd/2\n";
     if (request.is_requeued) text += "max_requeues=" + std::to_string(request.max_requeues) + "\n";
   }
   text += "host_program=" + quote(request.host_program.string()) + "\n";
@@ -218,17 +196,27 @@ std::string finish_functions(const SlurmRequest& request, bool is_batch) {
       "  rm -f \"$run_folder/launch.end.new\"\n"
       "  return 1\n"
       "}\n"
-      "finish() { # CODE\n  note_end \"$1\"\n  exit \"$1\"\n}\n";
+      "is_locked() {\n"
+      "  [ -e \"$run_folder/lock\" ] || return 1\n"
+      "  flock --nonblock \"$run_folder/lock\" true 2>/dev/null\n"
+      "  [ $? = 1 ]\n"
+      "}\n"
+      "finish() { # CODE\n"
+      "  # Who is refused because another job runs in the folder has not ended that run.\n"
+      "  if [ \"$1\" != 2 ] || ! is_locked; then note_end \"$1\"; fi\n"
+      "  exit \"$1\"\n"
+      "}\n";
   if (!request.is_chained) return text;
   return text +
-         "if [ \"${1:-1}\" -gt 1 ] && read -r code from _ <\"$run_folder/launch.end\"; then\n"
-         "  case $code in 0 | 2 | 3 | 17 | 126 | 127)\n"
-         "    echo \"pharos launch: job $from ended the run with code $code; nothing is left to do.\"\n"
-         "    exit \"$code\" ;;\n"
+         "# The arguments: the jobs of the chain before this one. What others left in the folder does not end it.\n"
+         "if read -r code from _ <\"$run_folder/launch.end\" && [ -n \"$from\" ]; then\n"
+         "  case \" $* \" in *\" ${from%%_*} \"*)\n"
+         "    case $code in 0 | 2 | 3 | 17 | 126 | 127)\n"
+         "      echo \"pharos launch: job $from ended the run with code $code; nothing is left to do.\"\n"
+         "      exit \"$code\" ;;\n"
+         "    esac ;;\n"
          "  esac\n"
-         "fi 2>/dev/null\n"
-         // A requeued first job is not a new start of the chain.
-         "if [ \"${1:-1}\" = 1 ] && [ -z \"${SLURM_RESTART_COUNT:-}\" ]; then rm -f \"$run_folder/launch.end\"; fi\n";
+         "fi 2>/dev/null\n";
 }
 
 std::string nsys_lines(const SlurmRequest& request) {
@@ -275,6 +263,7 @@ std::string srun_words(const SlurmRequest& request) {
                                     "--mpi=" + request.mpi,
                                     "--kill-on-bad-exit=1",
                                     "--cpu-bind=none",
+                                    "--distribution=block",
                                     "--export=ALL"};
   if (request.asks_for_gpus) words.push_back("--gpus-per-node=" + std::to_string(job.gpus_per_node));
   if (job.container) {
@@ -311,8 +300,46 @@ std::string folders(const SlurmRequest& request) {
 
 }  // namespace
 
+std::vector<std::string> batch_options(const SlurmRequest& request) {
+  const JobRequest& job = request.job;
+  if (job.run_folder.string().find('\\') != std::string::npos) {
+    throw base::UserError({.what = "The run folder '" + job.run_folder.string() + "' has a backslash in its name.",
+                           .where = "--run-dir",
+                           .why = "sbatch then cannot name the job's log, and SLURM fails the job without a word.",
+                           .fix = "Choose another name."});
+  }
+  std::string folder;
+  for (const char letter : job.run_folder.string()) folder.append(letter == '%' ? 2 : 1, letter);
+  std::vector<std::string> options;
+  const auto add = [&options](const std::string& option, const std::string& value) {
+    if (!value.empty()) options.push_back(option + value);
+  };
+  add("--job-name=", job.name);
+  add("--nodes=", std::to_string(job.num_nodes));
+  add("--ntasks-per-node=", std::to_string(job.gpus_per_node));
+  if (request.asks_for_gpus) {
+    add("--gpus-per-node=", std::to_string(job.gpus_per_node));
+    options.emplace_back("--exclusive");
+  }
+  add("--time=", request.time);
+  add("--account=", request.account);
+  add("--partition=", request.partition);
+  add("--qos=", request.qos);
+  add("--constraint=", request.constraint);
+  add("--array=", request.array);
+  add("--signal=", request.signal);
+  add("--output=", folder + (request.array.empty() ? "/slurm-%j.log" : "/slurm-%A_%a.log"));
+  options.emplace_back("--open-mode=append");
+  options.emplace_back(request.is_requeued ? "--requeue" : "--no-requeue");
+  options.push_back("--export=ALL" + (request.variables.empty() ? "" : "," + base::join(request.variables, ",")));
+  options.insert(options.end(), request.sbatch_arguments.begin(), request.sbatch_arguments.end());
+  return options;
+}
+
 std::string batch_script(const SlurmRequest& request) {
-  std::string text = header(request) + settings(request, true) + finish_functions(request, true);
+  std::string text = "#!/bin/bash\n";
+  for (const std::string& option : batch_options(request)) text += sbatch_line(option);
+  text += settings(request, true) + finish_functions(request, true);
   text +=
       std::string(kFail) + folders(request) + std::string(kSignals) + std::string(kTimeLimit) + master_lines(request);
   text += task_text(request) + srun_words(request) + train_words(request) + std::string(kWait) + std::string(kEnd);

@@ -3,14 +3,19 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "pharos/launch/slurm/slurm_request.h"
 
 namespace pharos::launch::slurm {
 
+/// The options of sbatch, for its command line: there they come before $SBATCH_…, which comes before the script's.
+/// UserError for a run folder that cannot hold a log.
+std::vector<std::string> batch_options(const SlurmRequest& request);
+
 /// For sbatch. Its exit code is that of Pharos (base::ExitCode): the one with which the first rank failed. It goes back
-/// into the queue itself where the request says so and another try can help. Argument 1 is the job's number in a chain;
-/// from 2 on the script leaves at once when the run has come to its end. RUN_FOLDER/launch.end keeps the last code.
+/// into the queue itself where the request says so and another try can help. The arguments are the jobs of its chain
+/// before it; when one of them has brought the run to its end, as RUN_FOLDER/launch.end says, it leaves at once.
 std::string batch_script(const SlurmRequest& request);
 
 /// For a shell inside an allocation: the same up to `srun`, which it becomes.

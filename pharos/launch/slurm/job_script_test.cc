@@ -2,8 +2,10 @@
 #include "pharos/launch/slurm/job_script.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 
 #include <fstream>
@@ -70,13 +72,13 @@ exit "$(cat "$F/code" 2>/dev/null || echo 0)")sh");
   }
 
   base::CommandResult run(const std::string& script, const std::vector<std::string>& variables = {},
-                          const std::string& argument = "1") const {
+                          const std::string& arguments = "") const {
     base::write_file_atomically(folder / "script", script);
     std::vector<std::string> words = {
         "env", "-u", "MASTER_PORT", "TZ=UTC", "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]"};
     words.insert(words.end(), variables.begin(), variables.end());
-    words.insert(words.end(), {"bash", "-c", "bash \"$0\" \"$1\" >>\"$2\" 2>&1; c=$?; cat \"$2\"; exit $c",
-                               (folder / "script").string(), argument, (folder / "run folder/slurm-7.log").string()});
+    words.insert(words.end(), {"bash", "-c", "bash \"$0\" $1 >>\"$2\" 2>&1; c=$?; cat \"$2\"; exit $c",
+                               (folder / "script").string(), arguments, (folder / "run folder/slurm-7.log").string()});
     std::filesystem::create_directories(folder / "run folder");
     return base::run_command({.words = words});
   }
@@ -99,7 +101,7 @@ TEST_F(JobScript, EveryTaskBecomesATrainerWithItsNumbers) {
     EXPECT_THAT(all, HasSubstr(meeting + "rank-0 1893456000\n1 1 2 2 "));
     EXPECT_THAT(all, HasSubstr(meeting + "rank-1 1893456000\n"));
     EXPECT_THAT(content(folder / "srun"), HasSubstr("--nodes=1\n--ntasks=2\n--ntasks-per-node=2\n--mpi=none\n"
-                                                    "--kill-on-bad-exit=1\n--cpu-bind=none\n"));
+                                                    "--kill-on-bad-exit=1\n--cpu-bind=none\n--distribution=block\n"));
     for (const char* name : {"train", "env", "srun"}) std::filesystem::remove(folder / name);
   }
 }
@@ -158,6 +160,7 @@ TEST_F(JobScript, WordsOfADamagedEndAreNotEvaluated) {
       {"4 7 0 99999999999999999999\n", true},
       {"4 7 0 1 1\n", true},
       {"4 7 0\n", true},
+      {"4 8 0 1\n", true},
       {"4\n", true},
       {"\n", true},
       {"", true},
@@ -222,6 +225,8 @@ TEST_F(JobScript, JobsThatMayShareANodeMeetAtPortsOfTheirOwn) {
   EXPECT_THAT(content(folder / "env"), HasSubstr(":4000 "));
 }
 
+#define LOST_PEER "srun: error: n1: task 0: Exited with exit code 3\n"
+
 TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
   const struct {
     int code;            // of the ranks
@@ -250,6 +255,23 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
       {143, "srun: error: n2: task 1: Exited with exit code 2\nsrun: error: n1: task 0: Terminated\n", "", 0, "RUNNING",
        2, false},
       {143, "srun: error: n1: tasks 0-1: Exited with exit code 4\n", "", 0, "RUNNING", 4, true},
+      // What srun says of a task that a signal has ended, or the kernel for want of memory.
+      {3, "srun: error: n2: task 1: Floating point exception\n" LOST_PEER, "", 0, "RUNNING", 128, true},
+      {3, "srun: error: n[1-2]: tasks 1,3: Illegal instruction (core dumped)\n" LOST_PEER, "", 0, "RUNNING", 128, true},
+      {3, "srun: error: n2: task 1: Trace/breakpoint trap\n" LOST_PEER, "", 0, "RUNNING", 128, true},
+      {3, "srun: error: n2: task 1: Out Of Memory\n" LOST_PEER, "", 0, "RUNNING", 128, true},
+      {3, "srun: error: n2: task 1: Real-time signal 2\n" LOST_PEER, "", 0, "RUNNING", 128, true},
+      {143, "srun: error: n1: task 0: Terminated\n", "", 0, "RUNNING", 143, true},
+      // Ranks write to the same log: a line without an end, and bytes that are no text.
+      {143, "half a linesrun: error: n2: task 1: Exited with exit code 2\n", "", 0, "RUNNING", 2, false},
+      {143, "\377\376\nsrun: error: n2: task 1: Exited with exit code 2\n", "", 0, "RUNNING", 2, false},
+      {143, "\377srun: error: n2: task 1: Exited with exit code 2\n", "", 0, "RUNNING", 2, false},
+      // srun leaves with 0 when it has lost the ranks.
+      {0, "srun: error: Node failure on n1\n", "", 0, "COMPLETING", 4, false},
+      {0, "srun: error: Node failure on n1\n", "", 0, "RUNNING", 4, true},
+      {0, "", "", 1, "COMPLETING", 4, false},
+      {0, "", "", 1, "", 4, false},
+      {0, "srun: error: spank: no matter\n", "", 1, "RUNNING", 0, false},
   };
   request.is_requeued = true;
   for (const auto& item : kCases) {
@@ -305,14 +327,58 @@ TEST_F(JobScript, ALaterJobOfAChainLeavesWhenTheRunIsOver) {
        {std::pair("0 6\n", false), {"2 6\n", false}, {"4 6 0 1\n", true}, {"137 6 1 0\n", true}}) {
     base::write_file_atomically(request.job.run_folder / "launch.end", end);
     std::filesystem::remove(folder / "train");
-    EXPECT_EQ(run(script, {}, "2").exit_code, is_run ? 0 : std::stoi(end)) << end;
+    EXPECT_EQ(run(script, {}, "5 6").exit_code, is_run ? 0 : std::stoi(end)) << end;
     EXPECT_EQ(std::filesystem::exists(folder / "train"), is_run) << end;
   }
-  // The first job of a new chain does what it was submitted for.
-  base::write_file_atomically(request.job.run_folder / "launch.end", "0 6\n");
-  std::filesystem::remove(folder / "train");
-  EXPECT_EQ(run(script).exit_code, 0);
-  EXPECT_TRUE(std::filesystem::exists(folder / "train"));
+}
+
+TEST_F(JobScript, WhatOthersLeftInTheFolderDoesNotEndAChain) {
+  request.is_chained = true;
+  const std::string script = batch_script(request);
+  std::filesystem::create_directories(request.job.run_folder);
+  for (const auto& [end, jobs] : {std::pair("0 3\n", "5 6"), {"2 56 0 0\n", "5 6"}, {"0\n", ""}, {"0 6\n", ""}}) {
+    base::write_file_atomically(request.job.run_folder / "launch.end", end);
+    std::filesystem::remove(folder / "train");
+    EXPECT_EQ(run(script, {}, jobs).exit_code, 0) << end;
+    EXPECT_TRUE(std::filesystem::exists(folder / "train")) << end;
+    EXPECT_EQ(content(request.job.run_folder / "launch.end"), "0 7 0 0\n");
+  }
+}
+
+TEST_F(JobScript, WhoFindsTheFolderTakenDoesNotSayHowTheRunEnded) {
+  std::filesystem::create_directories(request.job.run_folder);
+  const std::filesystem::path end = request.job.run_folder / "launch.end";
+  base::write_file_atomically(end, "4 6 0 1\n");
+  base::write_file_atomically(folder / "code", "2");
+  const int lock = open((request.job.run_folder / "lock").c_str(), O_RDWR | O_CREAT, 0644);
+  ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  EXPECT_EQ(run(batch_script(request)).exit_code, 2);
+  EXPECT_EQ(content(end), "4 6 0 1\n");
+  close(lock);
+  EXPECT_EQ(run(batch_script(request)).exit_code, 2);
+  EXPECT_EQ(content(end), "2 7 0 0\n");
+}
+
+TEST_F(JobScript, TheErrorsOfSrunAreFoundWhereverTheLogIs) {
+  base::write_file_atomically(folder / "code", "143");
+  base::write_file_atomically(folder / "says", "srun: error: n2: task 1: Exited with exit code 2\n");
+  base::write_file_atomically(folder / "script", batch_script(request));
+  const std::string command = "bash '" + (folder / "script").string() + "' >/dev/null 2>>'" + folder.string() + "/log'";
+  const base::CommandResult result = base::run_command(
+      {.words = {"env", "-u", "MASTER_PORT", "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]", "bash", "-c", command}});
+  EXPECT_EQ(result.exit_code, 2) << content(folder / "log");
+}
+
+TEST_F(JobScript, HabitsOfTheUserDoNotReachTheCommandsOfSlurm) {
+  fake("squeue", R"sh(
+[ -z "${SLURM_TIME_FORMAT:-}${SQUEUE_STATES:-}" ] || exit 1
+case "$*" in *%T*) echo RUNNING ;; *) echo "1:00:00 2030-01-01T00:00:00" ;; esac)sh");
+  const std::vector<std::string> habits = {"SLURM_TIME_FORMAT=%H:%M", "SQUEUE_STATES=PENDING"};
+  for (const auto& script : {batch_script(request), allocation_script(request)}) {
+    std::filesystem::remove(folder / "env");
+    EXPECT_EQ(run(script, habits).exit_code, 0);
+    EXPECT_THAT(content(folder / "env"), HasSubstr(" 1893456000\n"));
+  }
 }
 
 TEST_F(JobScript, ATaskOfAnArrayHasItsOwnFolderAndOverrides) {

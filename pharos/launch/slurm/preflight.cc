@@ -43,7 +43,7 @@ void check_time(const SlurmRequest& request, const NodeGroup& group, Problems& p
   const std::string minutes = std::to_string(*group.time_limit_seconds / 60);
   problems.push_back({.what = "--time " + request.time + " is more than partition " + group.partition +
                               " allows: " + minutes + " minutes.",
-                      .where = "--time",
+                      .where = "--time or $SBATCH_TIMELIMIT",
                       .fix = "Ask for at most --time " + minutes +
                              ", or for another partition; --requeue or --chain continue a run that is longer."});
 }
@@ -62,7 +62,7 @@ void check_nodes(const SlurmRequest& request, const std::vector<NodeGroup>& all,
   if (nodes.empty()) {
     problems.push_back({.what = request.partition.empty() ? "SLURM has no default partition."
                                                           : "There is no partition '" + request.partition + "'.",
-                        .where = "--partition",
+                        .where = "--partition or $SBATCH_PARTITION",
                         .why = "sinfo knows " + list + ".",
                         .fix = "Name one of them with --partition."});
     return;
@@ -221,6 +221,42 @@ std::optional<fs::path> check_run_folder(const fs::path& folder, const Container
                              " to --mounts or $MOUNT, or choose a folder "
                              "below one of the mounts."});
   return std::nullopt;
+}
+
+void check_sbatch_arguments(const SlurmRequest& request, Problems& problems) {
+  const std::string log =
+      "Leave it out: the log is slurm-JOB.log in the run folder, where the job's exit code and "
+      "`pharos goodput` are read from it. --run-dir names the folder.";
+  const struct {
+    std::string name, letter, fix;
+  } kOptions[] = {
+      {"--output", "-o", log},
+      {"--error", "-e", log},
+      {"--open-mode", "", log},
+      {"--wait", "-W", "Take --wait of pharos launch."},
+      {"--array", "-a", "Take --array of pharos launch."},
+      {"--requeue", "", "Take --requeue of pharos launch."},
+      {"--no-requeue", "", "Leave it out: without --requeue of pharos launch it is so."},
+      {"--export", "", "Leave it out: the job gets all variables from here. --env passes one into a container, too."},
+      {"--partition", "-p", "Take --partition of pharos launch."},
+      {"--time", "-t", "Take --time of pharos launch."},
+      {"--signal", "", "Take --signal of pharos launch."},
+      {"--nodes", "-N", "Take --nodes of pharos launch."},
+      {"--ntasks-per-node", "", "Take --gpus-per-node of pharos launch."},
+  };
+  for (const std::string& word : request.sbatch_arguments) {
+    const std::string given = word.substr(0, word.find_first_of("= "));
+    for (const auto& [name, letter, fix] : kOptions) {
+      // sbatch takes the beginning of a name for it, as long as no other option begins so.
+      const bool is_long = given.size() > 4 && name.starts_with(given);
+      const bool is_short = !letter.empty() && !word.starts_with("--") && word.starts_with(letter);
+      if (!is_long && !is_short) continue;
+      problems.push_back({.what = "--sbatch-arg " + word + " would take " + name + " of the job from Pharos.",
+                          .where = "--sbatch-arg",
+                          .fix = fix});
+      break;
+    }
+  }
 }
 
 void check_limits(const SlurmRequest& request, Problems& problems) {

@@ -37,6 +37,9 @@ void check_recipe_path(const std::string& recipe, const ContainerView& view, Pro
 std::optional<std::filesystem::path> check_run_folder(const std::filesystem::path& folder, const ContainerView& view,
                                                       Problems& problems);
 
+/// No word for sbatch is one of the options that have a way of their own here, or that the job's script relies on.
+void check_sbatch_arguments(const SlurmRequest& request, Problems& problems);
+
 /// --time and --signal are what SLURM can read, and the signal comes after the start. Needs no SLURM.
 void check_limits(const SlurmRequest& request, Problems& problems);
 

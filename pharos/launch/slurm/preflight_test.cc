@@ -116,6 +116,33 @@ TEST_F(Preflight, AsksTheClusterOnce) {
               ::testing::AllOf(HasSubstr("--dry-run"), HasSubstr("pharos train RECIPE --nproc N")));
 }
 
+TEST_F(Preflight, HabitsOfTheUserDoNotChangeTheAnswers) {
+  const char* const kHabits[] = {"SINFO_PARTITION", "SQUEUE_STATES", "SLURM_TIME_FORMAT", "SBATCH_WAIT",
+                                 "SBATCH_SIGNAL"};
+  for (const char* name : kHabits) setenv(name, "x", 1);
+  setenv("SBATCH_ACCOUNT", "mine", 1);
+  unset_slurm_habits();
+  for (const char* name : kHabits) EXPECT_EQ(getenv(name), nullptr) << name;
+  EXPECT_STREQ(getenv("SBATCH_ACCOUNT"), "mine");
+  unsetenv("SBATCH_ACCOUNT");
+}
+
+TEST_F(Preflight, FindsWordsForSbatchThatAreNotTheirs) {
+  for (const char* word :
+       {"--output=x", "--outp=x", "-ox", "--error=x", "--wait", "-W", "--array", "--no-requeue", "-t 5"}) {
+    request.sbatch_arguments = {word};
+    problems.clear();
+    check_sbatch_arguments(request, problems);
+    ASSERT_EQ(problems.size(), 1U) << word;
+    EXPECT_THAT(problems[0].what, HasSubstr(word));
+  }
+  request.sbatch_arguments = {"--hold",       "--nodelist=t1",   "-w",      "x",
+                              "--time-min=5", "--export-file=e", "--mem=0", "--account=a"};
+  problems.clear();
+  check_sbatch_arguments(request, problems);
+  EXPECT_THAT(problems, IsEmpty());
+}
+
 TEST_F(Preflight, ComparesTheRequestWithTheCluster) {
   const ClusterFacts facts = {
       .missing_commands = {},
