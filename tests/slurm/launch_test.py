@@ -1,6 +1,7 @@
 """`pharos launch` on a real SLURM of two nodes: in an allocation, as a batch job, arrays, chains, odd node names, layouts."""
 
 import json
+import os
 import pathlib
 import re
 import unittest
@@ -120,11 +121,39 @@ class Launch(SlurmTest):
         accepted = self.cluster.command("sbatch", "--test-only", script)
         self.assertEqual(accepted.returncode, 0, accepted.stdout)
 
-    def test_srun_script(self):
-        words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", ROOT / "srun.sh", RECIPE, f"data={self.data}", FIXED_BATCH, *SHORT]
-        finished = self.cluster.command(*words, cwd=self.folder, variables=own_port() | {"GPUS_PER_NODE": "1", "PHAROS": PROGRAM})
+    def test_an_empty_name_asks_for_no_image(self):
+        folder = self.folder / "images"
+        folder.mkdir()
+        (folder / "pharos+latest.sqsh").write_text("not read")
+        finished = self.cluster.command(PROGRAM, *self.launch_words("none", "--dry-run"), cwd=folder, variables={"SQSH": ""})
+        self.assert_exit(finished, 0)
+        self.assertIn("note: $SQSH is empty: the tasks run Pharos of the nodes.\n", finished.stdout)
+        self.assertNotIn("--container-", finished.stdout)
+
+    def srun_script(self, *words, folder, variables):
+        allocation = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", ROOT / "srun.sh"]
+        finished = self.cluster.command(*allocation, *words, FIXED_BATCH, *SHORT, cwd=folder, variables=own_port() | {"GPUS_PER_NODE": "1"} | variables)
         self.assert_exit(finished, 0)
         self.assertIn("lm loss", finished.stdout)
+
+    def test_srun_script(self):
+        """Nsight Systems goes before the ranks whose window opens, in whatever words they are named."""
+        nsys = self.folder / "nsys/nsys"
+        nsys.parent.mkdir()
+        nsys.write_text('#!/bin/bash\necho "$RANK" >>"${0%/*}/ranks"\nuntil [ "$1" = --force-overwrite=true ]; do shift; done\nshift\nexec "$@"\n')
+        nsys.chmod(0o755)
+        variables = {"PHAROS": PROGRAM, "PATH": f"{nsys.parent}:{os.environ['PATH']}"}
+        self.srun_script("--nsys", RECIPE, f"data={self.data}", "profiling={profile_ranks:[1]}", folder=self.folder, variables=variables)
+        self.assertEqual((nsys.parent / "ranks").read_text(), "1\n")
+
+    def test_srun_script_in_containers(self):
+        """The container shows a folder above the working folder: relative paths mean the same inside."""
+        variables = container_variables(self.folder / "srun_script")
+        folder = self.folder / "srun_script/here"
+        folder.mkdir()
+        mounts = variables["MOUNT"].replace(f"{folder.parent}:{folder.parent}", f"{self.folder}:/fsx")
+        self.srun_script(RECIPE, f"data=../../{self.data.name}", folder=folder, variables=variables | {"MOUNT": mounts, "RUN_DIR": "run"})
+        self.assertEqual(sorted(losses(folder / "run")), [1, 2, 3, 4])
 
 
 if __name__ == "__main__":
