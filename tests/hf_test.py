@@ -87,10 +87,13 @@ class Transfer(HuggingFaceTest):
         self.assert_exit(run("hf", "import", FIXTURES / "llama", checkpoint), 0)
         self.assert_exit(run("generate", checkpoint, "--prompt-ids", "97,98", "--max-tokens", "5"), 0)
         run_values = ["train.train_iters=1", "train.micro_batch_size=1", "train.global_batch_size=1", "optimizer.lr=1e-4"]
-        self.assert_exit(run("plan", checkpoint / "iter_0000000" / "run_config.yaml", *run_values), 0)
+        imported = checkpoint / "iter_0000000" / "run_config.yaml"
+        self.assert_exit(run("plan", imported, *run_values), 0)
+        self.assertIn("null_tokenizer_eod_id: 2", imported.read_text())  # eos_token_id of the folder
         overrides = [f"checkpoint.pretrained_checkpoint={checkpoint}", "train.train_iters=1", "seq_length=32"]
         command = ["train", "hf_pretrain", f"hf_path={FIXTURES / 'llama'}", *overrides]
         self.assert_exit(run(*command, "--run-dir", self.folder / "continued"), 0)
+        self.assertIn("null_tokenizer_eod_id: 2", (self.folder / "continued" / "run.yaml").read_text())
 
     def test_types_and_sizes_of_files(self):
         out = self.import_and_export("llama", "--dtype", "bf16", "--max-shard-size", "50KB")
@@ -240,6 +243,7 @@ class BadInput(HuggingFaceTest):
     def test_places(self):
         checkpoint = self.folder / "source"
         self.assert_exit(run("hf", "import", FIXTURES / "llama", checkpoint, "--force"), 0)
+        (self.folder / "link").symlink_to("nowhere")
         for command, part in (
             (["export", checkpoint, FIXTURES / "llama"], "replaced while it is read"),
             (["export", checkpoint, FIXTURES / "qwen2"], "--force"),
@@ -247,8 +251,10 @@ class BadInput(HuggingFaceTest):
             (["export", self.folder / "nothing", self.folder / "x"], "no checkpoint"),
             (["import", FIXTURES / "llama", RECIPE], "is not a folder"),
             (["export", checkpoint, self.folder / "x", "--family", "none_such"], "none_such"),
-            *((["export", checkpoint, self.folder / "x", f"--max-shard-size={size}"], f"'{size}' is not a size above 0") for size in ("many", "-5GB", "0", "0KB")),
+            *((["export", checkpoint, self.folder / "x", f"--max-shard-size={size}"], f"'{size}' is not a size above 0") for size in ("many", "-5GB", "-5", "0", "0KB")),
+            (["export", checkpoint, self.folder / "link"], "is not a folder"),
             (["verify", FIXTURES / "llama"], "--oracle"),
+            (["verify", FIXTURES / "llama", FIXTURES / "llama", "--tolerance", "nan"], "'nan' is not a number from 0"),
         ):
             finished = run("hf", *command)
             self.assert_exit(finished, 2)

@@ -30,7 +30,8 @@ void complete_from_hugging_face(config::ResolvedConfig& resolved) {
   if (!resolved.config.model.hf_path) return;
   const std::string folder = *resolved.config.model.hf_path;
   config::RunConfig imported;
-  imported.model = hf::read_hf_model(folder).model;
+  const hf::HfModel source_model = hf::read_hf_model(folder);
+  imported.model = source_model.model;
   const config::RunConfig defaults;
   for (const config::Field& field : config::schema().fields()) {
     if (field.section != "model" || !field.member || resolved.is_explicit(field.name)) continue;
@@ -41,11 +42,15 @@ void complete_from_hugging_face(config::ResolvedConfig& resolved) {
   const std::string source = "vocabulary of " + folder;
   if (!resolved.is_explicit("model.should_pad_vocab"))
     config::set_derived(resolved, "model.should_pad_vocab", config::Value::of_bool(true), source);
-  if (resolved.config.tokenizer.tokenizer_type == config::TokenizerType::kNull && resolved.config.model.vocab_size &&
-      !resolved.config.tokenizer.vocab_size) {
+  const config::TokenizerConfig& tokenizer = resolved.config.tokenizer;
+  if (tokenizer.tokenizer_type != config::TokenizerType::kNull) return;
+  if (resolved.config.model.vocab_size && !tokenizer.vocab_size)
     config::set_derived(resolved, "tokenizer.vocab_size", config::Value::of_integer(*resolved.config.model.vocab_size),
                         source);
-  }
+  const auto end = source_model.end_of_document;
+  if (end && *end < tokenizer.vocab_size.value_or(0) && !tokenizer.null_tokenizer_eod_id)
+    config::set_derived(resolved, "tokenizer.null_tokenizer_eod_id", config::Value::of_integer(*end),
+                        "eos_token_id in config.json of " + folder);
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ const Family& family_of(const json& parsed, const std::string& where) {
 
 Row weights_type() {
   return {[](Reader& reader, ModelConfig& model) {
-            const std::string name = reader.text("dtype|torch_dtype", "float32");
+            std::string name = reader.text("dtype|torch_dtype", "float32");
+            if (name.starts_with("torch.")) name.erase(0, std::string("torch.").size());
             if (name == "bfloat16") {
               model.params_dtype = DType::kBFloat16;
               model.bf16 = true;
@@ -150,6 +151,21 @@ ModelConfig read_model(const Family& family, const json& parsed, std::vector<std
   return model;
 }
 
+/// Ids that are no token are passed over, as they are in transformers: -1 stands for none in some files.
+std::optional<std::int64_t> read_end_of_document(const json& parsed, const ModelConfig& model,
+                                                 std::vector<std::string>& problems) {
+  const auto entry = parsed.find("eos_token_id");
+  if (entry == parsed.end() || entry->is_null()) return std::nullopt;
+  for (const json& id : entry->is_array() ? *entry : json::array({*entry})) {
+    if (!id.is_number_integer()) {
+      problems.push_back("eos_token_id = " + entry->dump() + " is not a token id or a list of them");
+      return std::nullopt;
+    }
+    if (const auto token = id.get<std::int64_t>(); token >= 0 && token < model.vocab_size.value_or(0)) return token;
+  }
+  return std::nullopt;
+}
+
 json write_model(const Family& family, const ModelConfig& model) {
   json written = {{"model_type", family.model_type}, {"architectures", {family.architectures.front()}}};
   for (const auto* rows : {&common_rows(), &family.rows}) {
@@ -197,6 +213,7 @@ HfModel parse_hf_config(const json& parsed, const std::string& where) {
   const Family& family = family_of(parsed, where);
   std::vector<std::string> problems;
   HfModel result{&family, read_model(family, parsed, problems)};
+  result.end_of_document = read_end_of_document(parsed, result.model, problems);
   if (!problems.empty()) throw_problems(where, problems);
   return result;
 }

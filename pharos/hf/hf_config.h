@@ -1,8 +1,10 @@
 // Hugging Face config.json <-> ModelConfig (bridge-config.md 4.1, 4.2), for the families of families/. Knows no torch.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "pharos/config/model_config.h"
@@ -14,6 +16,7 @@ struct Family;  // families/family.h
 struct HfModel {
   const Family* family;  ///< never null; lives as long as the program
   config::ModelConfig model;
+  std::optional<std::int64_t> end_of_document = std::nullopt;  ///< eos_token_id, the first of several
 };
 
 /// "gpt2", …: model_type in config.json.

@@ -9,6 +9,7 @@
 #include "pharos/hf/architecture.h"
 #include "pharos/hf/families/family.h"
 #include "pharos/hf/test_support.h"
+#include "pharos/hf/transfer/hf_config_file.h"
 
 namespace pharos::hf {
 namespace {
@@ -188,8 +189,9 @@ TEST(HfConfig, WindowsByLayer) {
 }
 
 TEST(HfConfig, Gpt2) {
-  const auto [family, model] = parse(base_config("gpt2"));
-  EXPECT_STREQ(family_name(*family), "gpt2");
+  const HfModel hf = parse(base_config("gpt2"));
+  const config::ModelConfig& model = hf.model;
+  EXPECT_STREQ(family_name(*hf.family), "gpt2");
   EXPECT_EQ(model.hidden_size, 64);
   EXPECT_EQ(model.ffn_hidden_size, 256);  // n_inner null: 4 × n_embd
   EXPECT_EQ(model.seq_length, 64);
@@ -315,6 +317,10 @@ TEST(HfConfig, RefusesWhatItCannotBuild) {
       {"gpt_oss", R"({"swiglu_alpha": 1.0})", "swiglu_alpha = 1.0"},
       {"gpt2", R"({"scale_attn_by_inverse_layer_idx": true})", "scale_attn_by_inverse_layer_idx"},
       {"gpt2", R"({"embd_pdrop": 0.1})", "embd_pdrop and resid_pdrop differ"},
+      {"mistral", R"({"layer_types": ["full_attention"]})", "one entry for each of"},
+      {"llama", R"({"eos_token_id": "</s>"})", "eos_token_id = \"</s>\" is not a token id"},
+      {"llama", R"({"eos_token_id": [1.5, 2]})", "eos_token_id = [1.5,2] is not a token id"},
+      {"llama", R"({"dtype": "torch.int8"})", "dtype = int8"},
       {"gpt2", R"({"n_head": 5})", "not divisible by 5 heads"},
   };
   for (const Case& item : cases) {
@@ -324,6 +330,54 @@ TEST(HfConfig, RefusesWhatItCannotBuild) {
       changed["rope_parameters"] = json::parse(item.change)["rope_parameters"];
     EXPECT_THAT(error_of([&] { parse(changed); }), HasSubstr(item.message)) << item.change;
   }
+}
+
+TEST(HfConfig, ReadsWhereADocumentEnds) {
+  struct Case {
+    const char* value;
+    std::optional<std::int64_t> end;
+  };
+  for (const Case& c :
+       {Case{"null", {}}, {"2", 2}, {"[3, 2]", 3}, {"[]", {}}, {"-1", {}}, {"[-1, 5]", 5}, {"1000000", {}}}) {
+    json changed = base_config("llama");
+    changed["eos_token_id"] = json::parse(c.value);
+    EXPECT_EQ(parse(changed).end_of_document, c.end) << c.value;
+  }
+}
+
+/// transformers takes a mistral file with layer_types for a Ministral.
+TEST(HfConfig, MistralMayHaveAWindowInSomeLayers) {
+  json changed = base_config("mistral");
+  const auto num_layers = changed["num_hidden_layers"].get<std::size_t>();
+  ASSERT_GE(num_layers, 2u);
+  json types(num_layers, "sliding_attention");
+  changed["layer_types"] = types;
+  HfModel every = parse(changed);
+  EXPECT_EQ(to_hf_config(every), to_hf_config(parse(base_config("mistral"))));
+  types[0] = "full_attention";
+  changed["layer_types"] = types;
+  HfModel some = parse(changed);
+  EXPECT_EQ(to_hf_config(some)["layer_types"], types);
+  EXPECT_TRUE(some.model.window_attn_skip_freq);
+  some.model.window_size.reset();
+  some.model.window_attn_skip_freq.reset();
+  EXPECT_FALSE(change_hf_config(changed, parse(changed), some).contains("layer_types"));
+  every.model.window_size.reset();
+  changed["layer_types"] = json(num_layers, "sliding_attention");
+  EXPECT_FALSE(change_hf_config(changed, parse(changed), every).contains("layer_types"));
+  changed["sliding_window"] = nullptr;
+  EXPECT_THAT(error_of([&] { parse(changed); }), HasSubstr("layer_types has sliding_attention, but"));
+}
+
+TEST(HfConfig, OfTwoSpellingsOfRotaryScalingTheOlderCounts) {
+  json changed = base_config("llama");
+  changed["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  changed["rope_scaling"] = json::object();
+  EXPECT_EQ(parse(changed).model.rotary_base, 5e5);
+  changed["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 3.0}};
+  const config::ModelConfig model = parse(changed).model;
+  EXPECT_EQ(model.seq_len_interpolation_factor, 3.0);
+  EXPECT_EQ(model.rotary_base, 1e4);
 }
 
 TEST(HfConfig, ScaleOfScoresComesBackExactly) {

@@ -79,7 +79,7 @@ at::Tensor llama3_frequencies(const at::Tensor& frequencies, const RotaryOptions
   const at::Tensor stretched = frequencies / options.factor;
   const at::Tensor keep = (original / wavelength - options.low_frequency_factor) /
                           (options.high_frequency_factor - options.low_frequency_factor);
-  const at::Tensor blended = (1 - keep) * stretched + keep * frequencies;
+  const at::Tensor blended = (1 - keep) * frequencies / options.factor + keep * frequencies;
   const at::Tensor is_long = wavelength > original / options.low_frequency_factor;
   const at::Tensor is_short = wavelength < original / options.high_frequency_factor;
   return at::where(is_long, stretched, at::where(is_short, frequencies, blended));

@@ -42,9 +42,9 @@ config::DType dtype_of(const std::string& name) {
 /// Replaces "5GB" by its number of bytes; returns what is wrong with it.
 std::string to_bytes(std::string& text) {
   std::string number = text;
-  bool is_size = true;
+  bool is_size = !number.empty() && number.front() >= '0' && number.front() <= '9';  // CLI11 takes -5 for 2^64 - 5
   try {
-    is_size = CLI::AsSizeValue(true)(number).empty() && number != "0";
+    is_size = is_size && CLI::AsSizeValue(true)(number).empty() && number != "0";
   } catch (const CLI::ValidationError&) {
     is_size = false;
   }

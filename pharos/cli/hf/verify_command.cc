@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -139,6 +140,13 @@ void compare_with_oracle(const Arguments& arguments) {
                          .fix = "Start as many ranks, or one process, which then starts them."});
 }
 
+/// What is wrong with `text` as a tolerance.
+std::string not_negative(const std::string& text) {
+  double number = -1;
+  const bool is_tolerance = CLI::detail::lexical_cast(text, number) && std::isfinite(number) && number >= 0;
+  return is_tolerance ? "" : "'" + text + "' is not a number from 0";
+}
+
 void add_layout(CLI::App& command, Arguments& arguments) {
   const auto add = [&](const char* name, auto& value, const char* text) {
     command.add_option(name, value, text)->check(whole_number<std::int64_t>(1, 4096));
@@ -169,7 +177,7 @@ void add_verify_command(CLI::App& hf) {
   command
       ->add_option("--tolerance", arguments->tolerance,
                    "Largest absolute difference of two values (default: every bit must agree)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Validator(not_negative, "NUMBER"))
       ->needs(second);
   command->add_option("--device", arguments->device, "Where to compute: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))

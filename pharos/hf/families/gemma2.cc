@@ -64,7 +64,7 @@ const Family& gemma2() {
                       constant(&ModelConfig::sandwich_layernorm, true), query_scalar(),
                       positive_or_null("attn_logit_softcapping", &ModelConfig::attn_logit_softcapping, 50),
                       positive_or_null("final_logit_softcapping", &ModelConfig::final_logit_softcapping, 30),
-                      window_in_other_layers(4096), must_be("use_bidirectional_attention", nullptr)}),
+                      window_in_other_layers(4096), must_be("use_bidirectional_attention", false)}),
       .names = joined(joined(norm_names(), attention_names()), mlp_names()),
       .ignorable = inverse_frequencies(),
   };

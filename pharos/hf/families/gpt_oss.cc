@@ -72,7 +72,7 @@ const Family& gpt_oss() {
                              .rotary = {.theta = 1.5e5, .absent = kRotary}}),
                  {biases(), clamped_gate(), constant(&ModelConfig::softmax_type, config::SoftmaxType::kLearnable),
                   window_in_other_layers(128), count("num_local_experts|num_experts", &ModelConfig::num_moe_experts),
-                  count("num_experts_per_tok|experts_per_token", &ModelConfig::moe_router_topk),
+                  count("num_experts_per_tok", &ModelConfig::moe_router_topk),
                   experts_in_every_layer(), softmax_over_chosen(),
                   constant(&ModelConfig::moe_router_load_balancing_type, std::vector<std::string>{"none"}),
                   constant(&ModelConfig::moe_aux_loss_coeff, std::vector<double>{0})}),

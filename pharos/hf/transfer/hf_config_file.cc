@@ -34,6 +34,9 @@ json change_hf_config(json source, const HfModel& source_model, HfModel hf) {
     source.erase(key);
     erase_older(source, key);
   }
+  // A layer's kind says nothing beside a window that is another one now, if the family does not write it.
+  const auto window = [](const json& written) { return written.value("sliding_window", json()); };
+  if (window(before) != window(after) && !after.contains("layer_types")) source.erase("layer_types");
   return source;
 }
 

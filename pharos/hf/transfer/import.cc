@@ -120,6 +120,9 @@ std::string run_config_yaml(const HfModel& hf, const fs::path& source) {
   if (*hf.model.vocab_size != kByteTokens) {
     config::set_derived(resolved, "tokenizer.tokenizer_type", config::Value::of_string("NullTokenizer"), origin);
     config::set_derived(resolved, "tokenizer.vocab_size", config::Value::of_integer(*hf.model.vocab_size), origin);
+    if (hf.end_of_document)
+      config::set_derived(resolved, "tokenizer.null_tokenizer_eod_id", config::Value::of_integer(*hf.end_of_document),
+                          origin);
   }
   return config::to_yaml(resolved);
 }

@@ -26,7 +26,7 @@ fs::path plain(const fs::path& path) {
 NewFolder::NewFolder(const fs::path& target, bool replaces, bool (*is_replaceable)(const fs::path&))
     : target_(plain(target)), replaces_(replaces) {
   std::error_code error;
-  const bool is_there = fs::exists(target_, error);
+  const bool is_there = fs::exists(fs::symlink_status(target_, error));  // also a link to nothing
   const bool is_folder = fs::is_directory(target_, error);
   const bool is_free = !is_there || (is_folder && fs::is_empty(target_, error) && !error);
   if (!is_free && !(replaces && is_folder && is_replaceable(target_))) {

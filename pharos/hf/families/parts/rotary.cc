@@ -166,7 +166,10 @@ void read_scaling(Reader& top, Reader& rope, const std::string& key, ModelConfig
 }
 
 void read_rotary(Reader& top, const Rotary& defaults, ModelConfig& model) {
-  const std::string key = top.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  // As in transformers, the older name wins, and what stands under the other one means nothing then.
+  const json* scaling = top.find("rope_scaling");
+  const bool is_empty = scaling == nullptr || (scaling->is_object() && scaling->empty());
+  const std::string key = is_empty ? "rope_parameters" : "rope_scaling";
   const json* given = top.find(key);
   if (given != nullptr && !given->is_object()) return top.report(key + " is not an object");
   const json object = given != nullptr ? *given : json::parse(defaults.absent);

@@ -77,6 +77,8 @@ Row mlp_bias(bool otherwise);
 /// Sliding windows, W tokens with the token itself (ModelConfig::window_size is [W - 1, 0]).
 /// … in every layer; `otherwise` when the key is absent, null for none.
 Row window_in_every_layer(std::optional<std::int64_t> otherwise);
+/// … in those of layer_types or, without it, in every layer; `otherwise` when the key is absent, null for none.
+Row window_by_layer_or_in_every(std::int64_t otherwise);
 /// … in every layer if use_sliding_window.
 Row window_if_used();
 /// … if use_sliding_window, in those of layer_types or, without it, from layer max_window_layers on.

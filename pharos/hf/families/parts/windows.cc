@@ -85,6 +85,18 @@ std::optional<std::int64_t> window_or_default(Reader& reader, std::optional<std:
 
 }  // namespace
 
+Row window_by_layer_or_in_every(std::int64_t otherwise) {
+  return {[=](Reader& reader, ModelConfig& model) {
+            const auto width = window_or_default(reader, otherwise);
+            const auto num_layers = static_cast<std::size_t>(model.num_layers.value_or(0));
+            read_pattern(reader, model, width, Pattern(num_layers, width ? 1 : 0));
+          },
+          [](const ModelConfig& model, json& written) {
+            written["sliding_window"] = window_width(model);
+            if (model.window_attn_skip_freq) written["layer_types"] = layer_types(model);
+          }};
+}
+
 Row window_in_every_layer(std::optional<std::int64_t> otherwise) {
   return {[=](Reader& reader, ModelConfig& model) {
             if (const auto width = window_or_default(reader, otherwise)) set_window(model, *width);
