@@ -1,10 +1,12 @@
 """Jobs that end before their last step on a real SLURM: cancelled, requeued, out of time, their node lost, at fault."""
 
+import concurrent.futures
 import json
+import re
 import shutil
 import unittest
 
-from slurm_cluster import run_in_namespaces
+from slurm_cluster import run_in_namespaces, wait_until
 from slurm_jobs import FIXED_BATCH, LONG, SlurmTest, latest, losses, num_steps
 
 
@@ -86,6 +88,21 @@ class Interrupted(SlurmTest):
         self.wait_steps("down", saved + 3, job)
         self.cluster.command("scancel", job)
         self.assert_job(job, "CANCELLED", 4, restarts=1)
+
+    def test_only_node_set_down(self):
+        """srun leaves with 0 then, and sbatch --wait too."""
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            waiting = pool.submit(self.launch, "only", *LONG, "--wait", "--sbatch-arg=--nodelist=n1", nodes=1)
+            wait_until(lambda: num_steps(self.folder / "only") >= 3, "step 3 of only", details=self.cluster.logs)
+            self.cluster.command("scontrol", "update", "nodename=n1", "state=down", "reason=power")
+            self.assert_exit(waiting.result(), 4)
+        self.cluster.command("scontrol", "update", "nodename=n1", "state=resume")
+        self.cluster.wait_idle("n1")
+        job = re.search(r"Submitted job (\d+)", waiting.result().stdout)[1]
+        self.assertIn("Node failure on n1", self.cluster.output(job))
+        end = self.folder / "only/launch.end"
+        wait_until(end.exists, "launch.end", details=self.cluster.logs)
+        self.assertEqual(end.read_text(), f"4 {job} 0 0\n")
 
     def test_node_lost(self):
         """Its slurmd and all that ran there are gone: the other rank says what broke, and the run goes on from its last save."""

@@ -76,6 +76,25 @@ class Launch(SlurmTest):
                 self.assertEqual(expanded.stdout.split(), self.cluster.command("scontrol", "show", "hostnames", compressed).stdout.split())
                 self.assertEqual(expanded.stdout.split()[0], first)
 
+    def test_what_was_given_wins_over_variables_of_the_shell(self):
+        variables = {"SBATCH_TIMELIMIT": "7", "SBATCH_PARTITION": "all", "SBATCH_JOB_NAME": "other", "SBATCH_REQUEUE": "1", "SBATCH_EXPORT": "NONE",
+                     "SBATCH_OUTPUT": "other.log", "SBATCH_ERROR": "error.log", "SBATCH_WAIT": "1", "SBATCH_ARRAY_INX": "1-2", "SBATCH_COMMENT": "x",
+                     "SBATCH_RESERVATION": "nowhere", "SINFO_PARTITION": "short", "SLURM_DISTRIBUTION": "cyclic"}
+        words = ("--partition", "main", "--time", "01:00:00", "--job-name", "mine", "--sbatch-arg=--hold")
+        refused = self.launch("given", *SHORT, *words, variables=variables)
+        self.assert_exit(refused, 2)  # what Pharos says nothing of counts as sbatch reads it
+        self.assertIn("reservation", refused.stdout)
+        del variables["SBATCH_RESERVATION"]
+        job = self.submit("given", *SHORT, *words, variables=variables)
+        fields = self.cluster.job(job)
+        expected = {"JobId": str(job), "JobName": "mine", "Partition": "main", "TimeLimit": "01:00:00", "Requeue": "0",
+                    "StdOut": f"{self.folder}/given/slurm-{job}.log", "StdErr": f"{self.folder}/given/slurm-{job}.log"}
+        self.assertEqual({name: fields.get(name) for name in expected}, expected)
+        self.assertNotIn("ArrayJobId", fields)
+        self.cluster.command("scontrol", "release", job)
+        self.assert_job(job, "COMPLETED", 0)
+        self.assertEqual(losses(self.folder / "given"), self.reference)
+
     def test_array(self):
         """Each element is a run of its own; %a in an override is its number."""
         job = self.submit("array", *SHORT, "--array", "4,7", "rng.seed=123%a")

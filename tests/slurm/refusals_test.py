@@ -49,6 +49,8 @@ class Refusals(SlurmTest):
             ("port is none", ("--no-container",), {"MASTER_PORT": "x"}, ("MASTER_PORT",)),
             ("time malformed", ("--no-container", "--time", "1h", "--signal", "TERM@2m"), {}, ("'1h' is no time limit", "'TERM@2m'")),
             ("time of the partition", ("--no-container", "--partition", "short", "--time", "31"), {}, ("more than partition short allows: 30 minutes", "--time 30")),
+            ("limits of the environment", ("--no-container",), {"SBATCH_PARTITION": "short", "SBATCH_TIMELIMIT": "31"}, ("more than partition short allows: 30 minutes", "SBATCH_TIMELIMIT")),
+            ("log elsewhere", ("--no-container", "--sbatch-arg=--output=x"), {}, ("would take --output of the job from Pharos", "slurm-JOB.log")),
             ("time not above the signal", ("--no-container", "--time", "2"), {}, ("--time 2 is 120 s", "TERM@30")),
             ("nothing is saved", ("--no-container", "--requeue", "checkpoint.save_interval=0"), {}, ("--requeue is given", "checkpoint.save_interval=N")),
             ("no rank saves on the signal", ("--no-container", "--signal", "USR1@120"), {}, ("do not save on the signal of --signal USR1@120", "train.exit_signal=SIGUSR1")),

@@ -36,7 +36,7 @@ std::string upper(std::string_view text) {
 
 [[noreturn]] void refuse_time(std::string_view text) {
   throw base::UserError({.what = "'" + std::string(text) + "' is no time limit.",
-                         .where = "--time",
+                         .where = "--time or $SBATCH_TIMELIMIT",
                          .fix = "Write minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes "
                                 "or days-hours:minutes:seconds, for example --time 12:00:00."});
 }
