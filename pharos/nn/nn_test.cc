@@ -206,6 +206,17 @@ TEST_F(NnTest, RotaryScalings) {
   EXPECT_TRUE((ratio.diff() > -1e-5).all().item<bool>());
 }
 
+/// As transformers 5.24 computes them, but for an ulp that another processor may round elsewhere.
+TEST_F(NnTest, Llama3Frequencies) {
+  RotaryOptions options{.width = 10, .base = 777, .scaling = RotaryOptions::Scaling::kLlama3, .factor = 5.5};
+  options.low_frequency_factor = 1.3;
+  options.high_frequency_factor = 3.1;
+  options.original_max_positions = 13;
+  const at::Tensor expected =
+      at::tensor({0x1.100fbcp-1F, 0x1.897f9ap-5F, 0x1.9fd538p-7F, 0x1.b76f58p-9F, 0x1.d0606cp-11F});
+  EXPECT_LT((inverse_frequencies(options) / expected - 1).abs().max().item<float>(), 1.5e-7F);
+}
+
 struct YarnCase {
   RotaryOptions options;
   std::vector<float> frequencies;

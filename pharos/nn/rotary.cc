@@ -72,12 +72,15 @@ struct Rotary : torch::autograd::Function<Rotary> {
   }
 };
 
+// Both in the very operations of transformers (of a number by a tensor it takes the reciprocal): an ulp of a frequency
+// is many of an angle far into a text.
+
 /// Short wavelengths stay, long ones are stretched by `factor`, those between are blended.
 at::Tensor llama3_frequencies(const at::Tensor& frequencies, const RotaryOptions& options) {
   const auto original = static_cast<double>(options.original_max_positions);
-  const at::Tensor wavelength = 2 * std::numbers::pi / frequencies;
+  const at::Tensor wavelength = frequencies.reciprocal() * (2 * std::numbers::pi);
   const at::Tensor stretched = frequencies / options.factor;
-  const at::Tensor keep = (original / wavelength - options.low_frequency_factor) /
+  const at::Tensor keep = (wavelength.reciprocal() * original - options.low_frequency_factor) /
                           (options.high_frequency_factor - options.low_frequency_factor);
   const at::Tensor blended = (1 - keep) * frequencies / options.factor + keep * frequencies;
   const at::Tensor is_long = wavelength > original / options.low_frequency_factor;
@@ -95,7 +98,7 @@ double index_of_rotations(double rotations, const RotaryOptions& options) {
 
 /// Frequencies that rotate often within the original context stay, rare ones are divided by `factor`, with a linear
 /// ramp of the indices between.
-at::Tensor yarn_frequencies(const at::Tensor& frequencies, const RotaryOptions& options) {
+at::Tensor yarn_frequencies(const at::Tensor& wavelengths, const RotaryOptions& options) {
   double low = index_of_rotations(options.beta_fast, options), high = index_of_rotations(options.beta_slow, options);
   if (options.rounds_to_integer) {
     low = std::floor(low);
@@ -104,8 +107,9 @@ at::Tensor yarn_frequencies(const at::Tensor& frequencies, const RotaryOptions& 
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(options.width - 1));
   if (low == high) high += 0.001;  // as published: a step instead of a division by zero
-  const at::Tensor stretch = ((at::arange(options.width / 2, at::kFloat) - low) / (high - low)).clamp_(0, 1);
-  return frequencies / options.factor * stretch + frequencies * (1 - stretch);
+  const at::Tensor ramp = ((at::arange(options.width / 2, at::kFloat) - low) / (high - low)).clamp_(0, 1);
+  const at::Tensor kept = 1 - ramp;
+  return (wavelengths * options.factor).reciprocal() * (1 - kept) + wavelengths.reciprocal() * kept;
 }
 
 }  // namespace
@@ -116,7 +120,8 @@ at::Tensor inverse_frequencies(const RotaryOptions& options) {
   PHAROS_CHECK(options.width > 0 && options.width % 2 == 0, "rotary width " + std::to_string(options.width));
   const at::Tensor exponent =
       at::arange(0, options.width, 2, at::kLong).to(at::kFloat) / static_cast<double>(options.width);
-  const at::Tensor frequencies = 1.0 / at::pow(options.base, exponent);
+  const at::Tensor wavelengths = at::pow(options.base, exponent);  // divided by 2π
+  const at::Tensor frequencies = wavelengths.reciprocal();
   switch (options.scaling) {
     case RotaryOptions::Scaling::kNone:
       return frequencies;
@@ -125,7 +130,7 @@ at::Tensor inverse_frequencies(const RotaryOptions& options) {
     case RotaryOptions::Scaling::kLlama3:
       return llama3_frequencies(frequencies, options);
     case RotaryOptions::Scaling::kYarn:
-      return yarn_frequencies(frequencies, options);
+      return yarn_frequencies(wavelengths, options);
   }
   throw base::InternalError("unknown rotary scaling");
 }
