@@ -109,15 +109,13 @@ first=$(printf '%s\n' "$said" | LC_ALL=C sed -n -e '/: Terminated$/d' \
 code=${first:-$code}
 # srun also leaves with 0 when it has not heard of the ranks again: their node failed, or SLURM has ended the job. Then no
 # job answers that runs; a squeue that fails is no such answer, but one that SLURM's signal has ended with the job is.
-if [ "$code" = 0 ]; then
-  state=$(squeue -h -j "$job" -o %T 2>/dev/null)
-  case $?:$state:$said in
-    *" launch failed: "*) code=1 ;;
-    *"Node failure on "*) code=4 ;;
-    0:RUNNING:* | [1-9]:* | [1-9][0-9]:*) ;;
-    *) code=4 ;;
-  esac
-fi
+case $code:$said in
+  0:*" launch failed: "*) code=1 ;;
+  [03]:*"Node failure on "*) code=4 ;; # 3: of ranks that lost those of the node
+  0:*)
+    state=$(squeue -h -j "$job" -o %T 2>/dev/null)
+    case $?:$state in 0:RUNNING | [1-9]:* | [1-9][0-9]:*) ;; *) code=4 ;; esac ;;
+esac
 )sh";
 
 constexpr std::string_view kEnd = R"sh(

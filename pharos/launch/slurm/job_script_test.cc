@@ -269,6 +269,7 @@ TEST_F(JobScript, OnlyWhatAnotherTryCanHelpGoesBackIntoTheQueue) {
       // srun leaves with 0 when it has lost the ranks.
       {0, "srun: error: Node failure on n1\n", "", 0, "COMPLETING", 4, false},
       {0, "srun: error: Node failure on n1\n", "", 0, "RUNNING", 4, true},
+      {3, LOST_PEER "srun: error: Node failure on n2\n", "", 0, "COMPLETING", 4, false},
       {0, "", "", 1, "COMPLETING", 4, false},
       {0, "", "", 1, "", 4, false},
       {0, "srun: error: spank: no matter\n", "", 1, "RUNNING", 0, false},
