@@ -61,6 +61,13 @@ class CommandLine(ProgramTest):
                 self.assert_refused(self.train(folder, override), *parts)
                 self.assertFalse((folder / "run.yaml").exists())
 
+    def test_device_that_is_not_there(self):
+        for options in ((), ("--nproc", "2", "train.rampup_batch_size=null")):
+            folder = self.folder / "never"
+            finished = self.train(folder, "dist.device=cuda", *options, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+            self.assert_refused(finished, "dist.device = cuda, but", "dist.device=cpu")
+            self.assertFalse(folder.exists())
+
     def test_all_problems_at_once(self):
         finished = self.train(self.folder / "never", "train.train_iters=abc", "optimizer.lrr=1", "model.hidden_size=-3")
         self.assert_refused(finished, "train.train_iters", "optimizer.lrr", "model.hidden_size")

@@ -1,5 +1,7 @@
 #include "pharos/cli/train_command.h"
 
+#include <ATen/Context.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <iostream>
@@ -96,6 +98,25 @@ void check_memory(const config::ResolvedConfig& resolved, const comm::RankEnviro
               "machine with more memory."});
 }
 
+/// Where the program or the machine lacks what dist.device asks for, every rank would fail in libtorch.
+void check_device(const config::ResolvedConfig& resolved, std::int64_t num_ranks_here) {
+  if (resolved.config.dist.device != config::DeviceKind::kCuda) return;
+  const std::string where = resolved.describe("dist.device");
+  if (!at::detail::getCUDAHooks().hasCUDART()) {
+    throw base::UserError({.what = "dist.device = cuda, but this program was built without CUDA.",
+                           .where = where,
+                           .fix = "Train on CPUs with dist.device=cpu, or take a build with CUDA (docs/building.md)."});
+  }
+  const auto num_devices = static_cast<std::int64_t>(at::getNumGPUs());
+  if (num_devices > 0 && (num_devices >= num_ranks_here || resolved.config.dist.external_gpu_device_mapping)) return;
+  throw base::UserError(
+      {.what = "dist.device = cuda, but " + std::to_string(num_devices) + " CUDA devices are seen here for " +
+               std::to_string(num_ranks_here) + " ranks.",
+       .where = where,
+       .fix = "Start one rank for each device, look at nvidia-smi and $CUDA_VISIBLE_DEVICES, or train on "
+              "CPUs with dist.device=cpu."});
+}
+
 /// Without --run-dir a new one: made at once where `is_first`, as rank 0's is the one that counts.
 std::filesystem::path run_folder_of(const Arguments& arguments, const config::ResolvedConfig& resolved, bool is_first) {
   if (!arguments.run_folder.empty()) return arguments.run_folder;
@@ -125,6 +146,7 @@ void launch_ranks(const Arguments& arguments) {
   options.num_ranks = arguments.num_ranks;
   const config::ResolvedConfig resolved =
       config::prepare(request_of(arguments), arguments.num_ranks, config::Purpose::kTrain, complete_config);
+  check_device(resolved, arguments.num_ranks);
   options.program = launch::own_program();
   options.arguments = launch::without_options(arguments.words, {"--nproc", "--max-restarts", "--run-dir"});
   options.run_folder = run_folder_of(arguments, resolved, true);
@@ -142,6 +164,7 @@ void run_train(const Arguments& arguments) {
   options.ranks = comm::read_rank_environment(lens::ProcessEnvironment());
   const config::ResolvedConfig resolved =
       config::prepare(request_of(arguments), options.ranks.world_size, config::Purpose::kTrain, complete_config);
+  check_device(resolved, options.ranks.local_world_size);
   options.check_resources = [&resolved, &options] { check_memory(resolved, options.ranks); };
   config::export_environment(resolved.config);
   options.config_ready_ns = base::monotonic_ns();

@@ -63,8 +63,9 @@ struct Problems {
     throw base::UserError({.what = "The weights in '" + folder.string() + "' do not fit the model.",
                            .where = folder.string(),
                            .why = base::join(lines, "; "),
-                           .fix = "Take the model's shape from the folder's own config.json (model.hf_path) and check "
-                                  "that all its files are there."});
+                           .fix =
+                               "Check that the folder's config.json and files belong together and are all there; a run "
+                               "takes the model's shape from it by model.hf_path."});
   }
 };
 

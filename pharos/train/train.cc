@@ -37,7 +37,9 @@ namespace {
 
 void announce(const config::ResolvedConfig& resolved, const RunFolder& folder, bool resume, Console& console) {
   for (const auto& warning : resolved.warnings) console.line("note: " + warning);
-  console.line(fmt::format("recipe {} · run folder {}", resolved.recipe_name, folder.path().string()));
+  const bool is_on_gpu = resolved.config.dist.device == config::DeviceKind::kCuda;
+  console.line(fmt::format("recipe {} · on {} · run folder {}", resolved.recipe_name, is_on_gpu ? "CUDA" : "the CPU",
+                           folder.path().string()));
   if (!resume) return;
   try {
     for (const auto& difference : config::compare(config::load_run_yaml(folder.run_yaml()).config, resolved.config)) {

@@ -104,6 +104,10 @@ void Trainer::open_data() {
   const auto open = [this] {
     data_ = std::make_unique<DataFeed>(config_, parallel_.data.rank(), parallel_.data.size());
   };
+  constexpr std::int64_t kMany = 10'000'000;  // some ten seconds
+  if (const auto samples = num_training_samples(config_, parallel_.data.size()); samples > kMany)
+    console_.line(fmt::format("data: order of {} million samples is looked up or made; fewer with train.train_iters",
+                              samples / 1'000'000));
   const bool is_first_of_node = parallel_.world.environment().local_rank == 0;
   together(parallel_.world, "data of first ranks", [&] {
     if (is_first_of_node) open();

@@ -4,13 +4,14 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 namespace pharos::comm::flight_format {
 
-inline constexpr char kMagic[8] = {'P', 'H', 'F', 'L', 'I', 'G', 'H', 'T'};
+inline constexpr auto kMagic = std::bit_cast<std::uint64_t>(std::array{'P', 'H', 'F', 'L', 'I', 'G', 'H', 'T'});
 inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kNumEntries = 1024;
 inline constexpr std::uint32_t kGroupAreaBytes = 256 * 1024;
@@ -32,8 +33,8 @@ struct Guarded {
     std::atomic_ref guard(sequence);
     const auto before = guard.load(std::memory_order_relaxed);
     guard.store(before | 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    for (std::size_t i = 0; i < kWords; ++i) std::atomic_ref(words[i]).store(copy[i], std::memory_order_relaxed);
+    // Who reads a new word sees the odd sequence, too.
+    for (std::size_t i = 0; i < kWords; ++i) std::atomic_ref(words[i]).store(copy[i], std::memory_order_release);
     guard.store((before | 1) + 1, std::memory_order_release);
   }
 
@@ -43,8 +44,7 @@ struct Guarded {
     for (int attempt = 0; attempt < 100; ++attempt) {
       const auto before = std::atomic_ref(self.sequence).load(std::memory_order_acquire);
       std::array<std::uint64_t, kWords> copy;
-      for (std::size_t i = 0; i < kWords; ++i) copy[i] = std::atomic_ref(self.words[i]).load(std::memory_order_relaxed);
-      std::atomic_thread_fence(std::memory_order_acquire);
+      for (std::size_t i = 0; i < kWords; ++i) copy[i] = std::atomic_ref(self.words[i]).load(std::memory_order_acquire);
       if (before % 2 == 0 && std::atomic_ref(self.sequence).load(std::memory_order_relaxed) == before) {
         std::memcpy(&data, copy.data(), sizeof data);
         return true;
@@ -68,7 +68,7 @@ struct Activity {
 };
 
 struct Header {
-  char magic[8];
+  std::uint64_t magic;  ///< written last, atomically
   std::uint32_t version;
   std::uint32_t num_entries;
   std::uint32_t entry_bytes;

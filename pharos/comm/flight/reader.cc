@@ -54,7 +54,7 @@ NamedGroup group_at(const std::byte* area, std::uint64_t used, std::uint32_t off
 const Header& checked_header(const std::byte* data, std::size_t size_bytes, const std::string& where) {
   if (size_bytes < sizeof(Header)) fail(where, "it is too short");
   const auto& header = *reinterpret_cast<const Header*>(data);
-  if (std::memcmp(header.magic, flight_format::kMagic, sizeof header.magic) != 0) fail(where, "it begins differently");
+  if (header.magic != flight_format::kMagic) fail(where, "it begins differently");
   if (header.version != flight_format::kVersion || header.num_entries != flight_format::kNumEntries ||
       header.entry_bytes != sizeof(Entry) || header.group_area_bytes != flight_format::kGroupAreaBytes) {
     fail(where, "another version wrote it");

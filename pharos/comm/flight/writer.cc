@@ -96,8 +96,7 @@ FlightWriter::FlightWriter(const std::filesystem::path& path, std::int64_t rank,
   ::gethostname(head.host, sizeof head.host - 1);
   const auto progress = last_progress();
   report(progress.phase, progress.step, progress.progress_ns);
-  std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(head.magic, flight_format::kMagic, sizeof head.magic);
+  std::atomic_ref(head.magic).store(flight_format::kMagic, std::memory_order_release);
 }
 
 FlightWriter::~FlightWriter() { ::munmap(data_, flight_format::kFileBytes); }

@@ -55,7 +55,8 @@ void NullTokenizer::encode(std::string_view text, std::vector<std::int64_t>& ids
     if (result.ec != std::errc() || result.ptr != text.data() + end) {
       throw base::UserError({.what = "'" + std::string(text.substr(at, end - at)) + "' is not a token id.",
                              .why = "The null tokenizer reads ids as decimal numbers with blanks between them.",
-                             .fix = "Use the tokenizer `byte` for text."});
+                             .fix = "Give ids, for example `generate --prompt-ids 1,2,3`; text needs a model with the "
+                                    "byte tokenizer."});
     }
     if (id < 0 || id >= vocab_size_) refuse_id(id, vocab_size_);
     ids.push_back(id);

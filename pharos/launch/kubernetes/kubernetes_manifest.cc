@@ -170,7 +170,8 @@ Json job_set(const Json& metadata, const Json& pod, std::int64_t num_nodes, std:
 KubernetesKind parse_kubernetes_kind(std::string_view name) {
   if (name == "pytorchjob") return KubernetesKind::kPyTorchJob;
   if (name == "jobset") return KubernetesKind::kJobSet;
-  refuse("There is no manifest of kind '" + std::string(name) + "'.", "Name pytorchjob or jobset.");
+  refuse("There is no manifest of kind '" + std::string(name) + "'.",
+         "Name pytorchjob or jobset; --k8s alone is pytorchjob if it stands behind the recipe.");
 }
 
 std::string kubernetes_name(std::string_view name) {

@@ -70,6 +70,10 @@ at::Tensor to_tensor(const std::vector<T>& values, at::IntArrayRef shape, at::Sc
 
 }  // namespace
 
+std::int64_t num_training_samples(const config::RunConfig& config, std::int64_t data_size) {
+  return wanted_samples(config, data_size)[0].value_or(0);
+}
+
 struct DataFeed::State {
   data::DatasetSet datasets;
   std::array<std::unique_ptr<data::MicrobatchSource>, 3> sources;

@@ -13,6 +13,9 @@ namespace pharos::train {
 
 enum class DataSplit : std::uint8_t { kTrain, kValidation, kTest };
 
+/// Samples that training takes in all, which an index of them is made for.
+std::int64_t num_training_samples(const config::RunConfig& config, std::int64_t data_size);
+
 class DataFeed {
  public:
   /// Opens (and where need be indexes) the datasets of `config` for data-parallel rank `data_rank` of `data_size`.
