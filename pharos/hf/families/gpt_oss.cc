@@ -65,17 +65,16 @@ const Family& gpt_oss() {
   static const Family family{
       .model_type = "gpt_oss",
       .architectures = {"GptOssForCausalLM", "GptOssModel"},
-      .rows =
-          joined(llama_like({.num_key_value_heads = 8,
-                             .head_dim = 64,
-                             .rms_norm_eps = 1e-5,
-                             .rotary = {.theta = 1.5e5, .absent = kRotary}}),
-                 {biases(), clamped_gate(), constant(&ModelConfig::softmax_type, config::SoftmaxType::kLearnable),
-                  window_in_other_layers(128), count("num_local_experts|num_experts", &ModelConfig::num_moe_experts),
-                  count("num_experts_per_tok", &ModelConfig::moe_router_topk),
-                  experts_in_every_layer(), softmax_over_chosen(),
-                  constant(&ModelConfig::moe_router_load_balancing_type, std::vector<std::string>{"none"}),
-                  constant(&ModelConfig::moe_aux_loss_coeff, std::vector<double>{0})}),
+      .rows = joined(
+          llama_like({.num_key_value_heads = 8,
+                      .head_dim = 64,
+                      .rms_norm_eps = 1e-5,
+                      .rotary = {.theta = 1.5e5, .absent = kRotary}}),
+          {biases(), clamped_gate(), constant(&ModelConfig::softmax_type, config::SoftmaxType::kLearnable),
+           window_in_other_layers(128), count("num_local_experts|num_experts", &ModelConfig::num_moe_experts),
+           count("num_experts_per_tok", &ModelConfig::moe_router_topk), experts_in_every_layer(), softmax_over_chosen(),
+           constant(&ModelConfig::moe_router_load_balancing_type, std::vector<std::string>{"none"}),
+           constant(&ModelConfig::moe_aux_loss_coeff, std::vector<double>{0})}),
       .names = joined(joined(backbone_names(), attention_names()), expert_names_of_gpt_oss()),
   };
   return family;
