@@ -30,7 +30,7 @@ if [ "${1:-}" = --nsys ]; then
   shift
 fi
 case ${1:-} in
-  '' | -*) fail "usage: ./srun.sh [--nsys] RECIPE [key=value …]" "Name a recipe, for example ./srun.sh quickstart." ;;
+  '' | -*) fail "usage: ./srun.sh [--nsys] RECIPE [key=value …]" "Name a recipe, for example GPUS_PER_NODE=2 ./srun.sh deepseek_v2_lite_tiny." ;;
 esac
 [ -n "${SLURM_JOB_ID:-}" ] || fail "This shell is not in a SLURM allocation: SLURM_JOB_ID is not set." \
   "Run salloc first, or submit with pharos launch."
