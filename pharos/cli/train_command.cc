@@ -109,12 +109,12 @@ void check_device(const config::ResolvedConfig& resolved, std::int64_t num_ranks
   }
   const auto num_devices = static_cast<std::int64_t>(at::getNumGPUs());
   if (num_devices > 0 && (num_devices >= num_ranks_here || resolved.config.dist.external_gpu_device_mapping)) return;
-  throw base::UserError(
-      {.what = "dist.device = cuda, but " + std::to_string(num_devices) + " CUDA devices are seen here for " +
-               std::to_string(num_ranks_here) + " ranks.",
-       .where = where,
-       .fix = "Start one rank for each device, look at nvidia-smi and $CUDA_VISIBLE_DEVICES, or train on "
-              "CPUs with dist.device=cpu."});
+  throw base::UserError({.what = "dist.device = cuda, but " + std::to_string(num_devices) +
+                                 " CUDA devices are seen here for " + std::to_string(num_ranks_here) + " ranks.",
+                         .where = where,
+                         .fix = "Start one rank for each device and look at nvidia-smi and $CUDA_VISIBLE_DEVICES. "
+                                "Where a rank sees its own device alone, set "
+                                "dist.external_gpu_device_mapping=true. For CPUs: dist.device=cpu."});
 }
 
 /// Without --run-dir a new one: made at once where `is_first`, as rank 0's is the one that counts.

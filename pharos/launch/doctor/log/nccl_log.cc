@@ -201,7 +201,9 @@ Findings judge_nccl_log(const NcclLog& log, bool expects_gin) {
              .subject = {},
              .value = "no line of NCCL",
              .verdict = Verdict::kFailure,
-             .remedy = "Run with NCCL_DEBUG=INFO and give the logs of all ranks (rank_N.log of the run folder)."}};
+             .remedy =
+                 "Run with NCCL_DEBUG=INFO and give the logs of all ranks: slurm-JOB.log or rank_N.log of the run "
+                 "folder."}};
   }
   Findings findings;
   if (!log.nccl_version.empty()) findings.push_back({.check = "log", .subject = "NCCL", .value = log.nccl_version});
