@@ -151,7 +151,7 @@ ModelConfig read_model(const Family& family, const json& parsed, std::vector<std
   return model;
 }
 
-/// Ids that are no token are passed over, as they are in transformers: -1 stands for none in some files.
+/// Ids that the vocabulary does not have are passed over, as `generate` passes over them.
 std::optional<std::int64_t> read_end_of_document(const json& parsed, const ModelConfig& model,
                                                  std::vector<std::string>& problems) {
   const auto entry = parsed.find("eos_token_id");
